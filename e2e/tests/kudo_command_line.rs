@@ -143,6 +143,28 @@ fn commands_work_inside_the_folder_of_the_package() {
 }
 
 #[test]
+fn an_invalid_package_is_described_and_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("params.yaml", "parameters:\n- {name: UNUSED, default: 1}\n");
+    write("operator.yaml", "name: toy\noperatorVersion: 0.1.0\nkubernetesVersion: 1.33.0\n");
+    let path = folder.path().to_str().unwrap();
+    let output = kudo(&["package", "verify", path]).output().unwrap();
+    assert_fails(&output, "Error: found 1 package verification errors\n");
+    let tables = String::from_utf8(output.stdout).unwrap();
+    for line in ["Warnings", "Errors", "an operator is required to have 'deploy' plan"] {
+        assert!(tables.contains(line), "{tables}");
+    }
+    let output = kudo(&["package", "verify", path, "-o", "json"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((report["valid"].as_bool(), output.status.code()), (Some(false), Some(1)));
+    assert_eq!(report["warnings"], json!([r#"parameter "UNUSED" defined but not used."#]));
+    let created = kudo(&["package", "create", path, "-d", path]).output().unwrap();
+    assert_fails(&created, "found 1 package verification errors");
+    assert!(!folder.path().join("toy-0.1.0.tgz").exists());
+}
+
+#[test]
 fn wrong_usage_is_one_line_with_status_2() {
     for (args, expected) in [
         (&["plan", "state"][..], "Error: unrecognized subcommand 'state'\n"),

@@ -315,6 +315,9 @@ async fn dependencies_are_installed_with_a_package() {
     package(&lab, "b", "0.1.0", &["../a"]);
     let cycle = "cyclic package dependency found when adding package b-0.1.0 -> a-0.1.0";
     lab.fails(&["install", "./a"], 1, cycle).await;
+    package(&lab, "own", "0.1.0", &["../own"]);
+    let own = "cyclic package dependency found when adding package own-0.1.0 -> own-0.1.0";
+    lab.fails(&["install", "./own"], 1, own).await;
     lab.cluster.assert_no_forbidden_requests().unwrap();
 }
 

@@ -365,6 +365,22 @@ fn invalid_parameters_run_nothing_until_they_are_fixed() {
     let (status, message) = degraded(&world);
     assert_eq!(status, "True InvalidParams");
     assert_eq!(message, r#"failed to find parameter "X" in the OperatorVersion"#);
+    let mut content = version(&["deploy"], &[]);
+    content["parameters"] = json!([
+        { "name": "N", "value-type": "integer" }, { "name": "E", "enum": ["a", "b"] },
+    ]);
+    world.set_version("v1/2", &content);
+    for (name, expected) in
+        [("N", "but the value has another type"), ("E", "but only allowed values are [a b]")]
+    {
+        world.edit(|spec| spec.parameters.clear());
+        world.set(name, "x");
+        world.reconcile();
+        let (status, message) = degraded(&world);
+        assert_eq!((status.as_str(), world.runs().len()), ("True InvalidParams", 1));
+        assert!(message.ends_with(expected), "{message}");
+    }
+    world.set_version("v1/1", &version(&["deploy"], &[]));
     world.edit(|spec| spec.parameters.clear());
     world.reconcile();
     assert_eq!((world.runs().len(), degraded(&world).0), (1, "absent".into()));

@@ -67,6 +67,10 @@ fn parameters_are_verified() {
         "{name: 'a,b', trigger: deploy}",
         &[r#"parameter "a,b" contains invalid character ','"#],
     );
+    check_parameter(
+        "{name: 'a;b', trigger: deploy}",
+        &[r#"parameter "a;b" contains invalid character ';'"#],
+    );
     check_parameter("{name: A, default: 1}", &[r#"parameter "A" defined but not used."#]);
     check_parameter(
         "{name: A, trigger: gone}",

@@ -77,6 +77,65 @@ fn a_type_that_cannot_be_discovered_fails_its_step_only() {
     assert_eq!(world.plan("deploy"), "COMPLETE");
 }
 
+/// A package whose only task has this kind and spec.
+fn one_task(kind: &str, spec: Value, templates: Value) -> World {
+    let mut content = version(&json!([phase("serial", &[step("task", &["task"])])]), &templates);
+    content["tasks"] = json!([{ "name": "task", "kind": kind, "spec": spec }]);
+    World::new(&content, &json!({}))
+}
+
+#[test]
+fn a_task_of_an_unknown_kind_fails_its_plan() {
+    let mut world = one_task("Party", json!({}), json!({}));
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "FATAL_ERROR");
+    let message = &world.status().history[0].message;
+    assert!(message.ends_with(r#"tasks of the kind "Party" are not supported"#), "{message}");
+}
+
+#[test]
+fn an_object_of_another_client_is_not_deleted() {
+    let a = config_map("a");
+    let mut world = one_task("Delete", json!({ "resources": ["a"] }), json!({ "a": a }));
+    let owner = json!([{ "kind": "ReplicaSet", "name": "r", "uid": "other", "controller": true }]);
+    for (owners, maker) in [(json!([]), "another client"), (owner, "ReplicaSet r")] {
+        let metadata = json!({
+            "name": "a", "namespace": "default", "uid": "u", "ownerReferences": owners,
+        });
+        world.add(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata }));
+        world.reconcile();
+        let (status, message) = world.step("task");
+        assert_eq!((status.as_str(), world.log.len()), ("ERROR", 0));
+        let expected = format!("ConfigMap default/a was made by {maker}, and is not deleted");
+        assert!(message.ends_with(&expected), "{message}");
+    }
+    world.objects.clear();
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+}
+
+#[test]
+fn nothing_of_a_type_that_is_not_served_is_to_be_deleted() {
+    let custom = "apiVersion: example.com/v1\nkind: Custom\nmetadata:\n  name: c\n";
+    let templates = json!({ "custom": custom });
+    let spec = json!({ "resources": ["custom"] });
+    let mut world = one_task("Delete", spec.clone(), templates.clone());
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+
+    let mut until = spec;
+    until["until"] = json!("true");
+    let mut world = one_task("Wait", until, templates);
+    world.reconcile();
+    let (status, message) = world.step("task");
+    assert_eq!(status, "ERROR");
+    assert!(message.ends_with("example.com/v1 Custom is not served by the cluster"), "{message}");
+    assert!(world.last.requeue_after.is_some(), "no event reports that it is served");
+    world.served.push(("example.com/v1".to_owned(), "Custom".to_owned()));
+    world.reconcile();
+    assert_eq!(world.step("task").1, "Custom default/c does not exist");
+}
+
 #[test]
 fn a_step_that_waits_for_many_objects_names_the_first() {
     let job = |n: i32| format!("apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: job-{n}\n");

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use podops_api::kudo::PlanExecution;
 use serde_json::{Value, json};
 
 use super::{phase, step, version};
@@ -80,6 +81,49 @@ fn a_plan_may_be_requested_at_each_point_of_a_run() {
         assert_eq!(world.runs(), ["deploy COMPLETE", "backup COMPLETE"]);
         assert_eq!(data(&world, "backup"), "1");
         assert_eq!(world.observed.spec.plan_execution.plan_name, "", "the request is removed");
+    }
+}
+
+#[test]
+fn the_plan_that_runs_may_be_requested_at_each_point() {
+    for world in interrupted(|world| world.request("deploy", "mine")) {
+        let runs = world.runs();
+        assert_eq!(runs.last().unwrap(), "deploy COMPLETE");
+        assert_eq!(world.status().history[0].uid, "mine", "{runs:?}");
+        assert_eq!([data(&world, "first"), data(&world, "last")], ["1", "1"]);
+        assert_eq!(world.observed.spec.plan_execution.plan_name, "", "the request is removed");
+    }
+}
+
+/// As a client that replaces the Instance by its manifest.
+#[test]
+fn an_instance_may_be_replaced_by_its_manifest_at_each_point() {
+    let replace = |world: &mut World| {
+        world.request("backup", "mine");
+        world.turn(0);
+        world.observed.finalizers.clear();
+        world.edit(|spec| spec.plan_execution = PlanExecution::default());
+    };
+    for world in interrupted(replace) {
+        let runs = world.runs();
+        assert_eq!(runs.iter().filter(|run| *run == "deploy COMPLETE").count(), 1, "{runs:?}");
+        assert!(runs.iter().all(|run| run.ends_with(" COMPLETE")), "{runs:?}");
+        assert_eq!(world.observed.finalizers.len(), 1, "it is added again");
+    }
+}
+
+#[test]
+fn an_operator_may_be_killed_at_each_point_of_a_cleanup() {
+    for writes in 0..WRITES {
+        let mut world = World::new(&content(), &json!({}));
+        settle(&mut world);
+        world.delete();
+        world.turn(writes);
+        world.turn(writes);
+        settle(&mut world);
+        assert_eq!(world.runs(), ["deploy COMPLETE", "cleanup COMPLETE"]);
+        assert_eq!(world.observed.finalizers, [""; 0]);
+        assert_eq!(data(&world, "cleanup"), "1");
     }
 }
 
