@@ -189,10 +189,10 @@ mod tests {
     struct Known(Vec<(&'static str, Vec<&'static str>)>);
 
     fn files(name: &str, children: &[&str]) -> Files {
-        let task = |child: &&str| {
-            format!("- {{name: t, kind: KudoOperator, spec: {{package: {child}}}}}\n")
+        let task = |(index, child): (usize, &&str)| {
+            format!("- {{name: t{index}, kind: KudoOperator, spec: {{package: {child}}}}}\n")
         };
-        let tasks: String = children.iter().map(task).collect();
+        let tasks: String = children.iter().enumerate().map(task).collect();
         let operator = format!(
             "name: {name}\noperatorVersion: 0.1.0\nappVersion: 1.0.0\nkubernetesVersion: 1.33\n\
              tasks:\n{tasks}plans: {{deploy: {{}}}}\n"

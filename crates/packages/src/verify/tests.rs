@@ -140,7 +140,7 @@ fn an_unquoted_number_is_a_valid_default() {
 fn versions_are_verified() {
     let required = r#""operatorVersion" is required and must be semver"#;
     check(OPERATOR_FILE, "operatorVersion: 0.1.0", "operatorVersion: new", &[required]);
-    check(OPERATOR_FILE, "operatorVersion: 0.1.0", "appVersion: 1.0", &[required]);
+    check(OPERATOR_FILE, "operatorVersion: 0.1.0", "appVersion: '1.0'", &[required]);
     check(
         OPERATOR_FILE,
         "name: web",
