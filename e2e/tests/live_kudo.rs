@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use podops_e2e::control_plane::ControlPlane;
 use serde_json::{Value, json};
@@ -90,6 +90,7 @@ fn invalid() -> Vec<(Value, &'static str)> {
         |source: Value| object("Instance", "bad", &json!({ "parametersFrom": [source] }));
     let plan = |plan: Value| version(json!({ "plans": { "deploy": plan } }));
     let key = json!({ "name": "s", "key": "k" });
+    let many: BTreeMap<String, &str> = (0..4097).map(|n| (format!("P{n}"), "x")).collect();
     vec![
         (
             version(json!({ "parameters": [{ "name": "S", "sensitive": true, "default": "x" }] })),
@@ -107,6 +108,8 @@ fn invalid() -> Vec<(Value, &'static str)> {
             "exactly one of secretKeyRef and configMapKeyRef is required",
         ),
         (instance(json!({ "name": "P" })), "exactly one of secretKeyRef and configMapKeyRef"),
+        // The status has a digest of each, and would become too large.
+        (object("Instance", "bad", &json!({ "parameters": many })), "at most 4096"),
     ]
 }
 

@@ -45,9 +45,10 @@ use super::{InstanceStatus, null_as_default, without_defaults};
 pub struct InstanceSpec {
     /// OperatorVersion; its namespace defaults to that of the Instance.
     pub operator_version: ObjectReference,
-    /// Values of parameters; the text of an array or map is YAML.
+    /// Values of parameters; the text of an array or map is YAML. The status has a digest of each, so their
+    /// number is limited.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("nullable" = true))]
+    #[schemars(extend("nullable" = true, "maxProperties" = 4096))]
     pub parameters: BTreeMap<String, String>,
     /// Values of parameters that are read from Secrets and ConfigMaps. A change of such an object counts
     /// as a change of the parameter. Not KUDO's.
