@@ -12,6 +12,9 @@ use anyhow::{Context as _, bail};
 /// tests do not rebuild its dependencies with other features.
 pub(crate) const BUILD: [&str; 3] = ["build", "--workspace", "--bins"];
 
+/// Builds programs and tests at once: apart, they would be built with other features of their dependencies.
+pub(crate) const BUILD_ALL: [&str; 3] = ["build", "--workspace", "--all-targets"];
+
 /// Builds the programs as they are released.
 pub(crate) const BUILD_RELEASE: [&str; 4] = ["build", "--release", "--workspace", "--bins"];
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use cargo::{BUILD, BUILD_COMMAND_LINES, BUILD_RELEASE, cargo, cargo_with, release};
+use cargo::{BUILD, BUILD_ALL, BUILD_COMMAND_LINES, BUILD_RELEASE, cargo, cargo_with, release};
 
 mod cargo;
 mod code_map;
@@ -196,7 +196,7 @@ fn test() -> anyhow::Result<()> {
         cargo(&["check", "--package", package, "--no-default-features"])?;
     }
     cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
-    cargo(&BUILD)?;
+    cargo(&BUILD_ALL)?;
     run_reference(&["--check"])?;
     suites::run()
 }

@@ -22,6 +22,9 @@ use crate::cargo::cargo_output;
 /// Live tests that compare times or measure CPU.
 const ALONE: [&str; 3] = ["live_monitoring", "live_scale", "live_tenants"];
 
+/// Number of the other live tests that run side by side. With three on two cores, requests time out.
+const AT_A_TIME: usize = 2;
+
 /// The longest of the other live tests, which begin first, so that none of them runs alone at the end.
 const LONGEST: [&str; 6] = [
     "live_instances",
@@ -71,15 +74,10 @@ pub(crate) fn run() -> anyhow::Result<()> {
     anyhow::ensure!(!suites.is_empty(), "the workspace has no tests");
     let [alone, concurrent, others] = groups(suites);
     let mut failed = run_group(&others, 1);
-    failed.extend(run_group(&concurrent, at_a_time()));
+    failed.extend(run_group(&concurrent, AT_A_TIME));
     failed.extend(run_group(&alone, 1));
     anyhow::ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
     Ok(())
-}
-
-/// Number of live tests that run side by side: each uses about half of a core.
-fn at_a_time() -> usize {
-    thread::available_parallelism().map_or(2, |cores| cores.get() + 1)
 }
 
 /// Live tests that run alone, the other live tests, and all other tests; each in the order in which
