@@ -161,7 +161,7 @@ fn divergence(mut state: State, setup: &Setup) -> Option<&'static str> {
     if !instance.requested.is_empty() {
         return Some("a request stays");
     }
-    // A change of what the plan depends on begins a requested run anew.
+    // A change of what the plan depends on begins a requested run again.
     let is_lost = state.before_request.is_some_and(|before| before == uid(&status, "backup"));
     is_lost.then_some("a request is lost")
 }
