@@ -1,11 +1,10 @@
 //! Plans with their phases and steps, as a tree.
 
-use std::collections::BTreeMap;
-
 use instance_operator::run::shown;
 use jiff::Timestamp;
 use podops_api::kudo::{
-    ExecutionStatus, Instance, InstancePlan, OperatorVersionSpec, PlanStatus, Strategy,
+    ExecutionStatus, Instance, InstancePlan, InstanceStatus, OperatorVersionSpec, PlanStatus,
+    Strategy,
 };
 
 use crate::text::Node;
@@ -14,7 +13,7 @@ use crate::text::Node;
 #[must_use]
 pub fn status(instance: &Instance, version: &OperatorVersionSpec) -> Option<Node> {
     let status = instance.status.clone().unwrap_or_default();
-    let shown_plan = shown_plan(&status.plan_status)?;
+    let shown_plan = shown_plan(&status)?;
     let name = instance.metadata.name.as_deref().unwrap_or_default();
     let version_name = instance.spec.operator_version.name.as_deref().unwrap_or_default();
     let title =
@@ -35,14 +34,16 @@ pub fn status(instance: &Instance, version: &OperatorVersionSpec) -> Option<Node
     Some(Node::new(".").with([tree]))
 }
 
-/// The plan that runs, or else the one that was the last.
-fn shown_plan(plans: &BTreeMap<String, PlanStatus>) -> Option<&PlanStatus> {
+/// The plan that runs, or else the one that was the last. Several may have ended in the same second.
+fn shown_plan(status: &InstanceStatus) -> Option<&PlanStatus> {
+    let plans = &status.plan_status;
     let updated = |plan: &&PlanStatus| {
         plan.last_updated_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0)
     };
     let running = plans.values().find(|plan| plan.status.is_running());
     let ran = plans.values().filter(|plan| plan.status != ExecutionStatus::NeverRun);
-    running.or_else(|| ran.max_by_key(updated))
+    let last = status.history.first().and_then(|run| plans.get(&run.plan));
+    running.or(last).or_else(|| ran.max_by_key(updated))
 }
 
 const fn strategy(strategy: Strategy) -> &'static str {
@@ -148,6 +149,16 @@ mod tests {
         let shown = status(&instance, &other).unwrap().to_string();
         assert!(shown.contains("Phase deploy (serial strategy) [FATAL_ERROR]"), "{shown}");
         assert!(shown.contains("Phase deploy (parallel strategy) [NOT ACTIVE]"), "{shown}");
+        // Both ended in the same second, and this one was the last.
+        let mut several = instance.clone();
+        let ended = several.status.as_mut().unwrap();
+        let mut last = ended.plan_status["deploy"].clone();
+        last.name = "another".to_owned();
+        ended.plan_status.insert("another".to_owned(), last);
+        ended.history =
+            serde_json::from_value(json!([{ "plan": "another" }, { "plan": "deploy" }])).unwrap();
+        let shown = status(&several, &other).unwrap().to_string();
+        assert!(shown.contains("Active-Plan: \"another\""), "{shown}");
         instance.status = None;
         assert_eq!(status(&instance, &version), None);
     }
