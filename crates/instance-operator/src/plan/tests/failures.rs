@@ -78,15 +78,15 @@ fn a_type_that_cannot_be_discovered_fails_its_step_only() {
 }
 
 /// A package whose only task has this kind and spec.
-fn one_task(kind: &str, spec: Value, templates: Value) -> World {
-    let mut content = version(&json!([phase("serial", &[step("task", &["task"])])]), &templates);
+fn one_task(kind: &str, spec: &Value, templates: &Value) -> World {
+    let mut content = version(&json!([phase("serial", &[step("task", &["task"])])]), templates);
     content["tasks"] = json!([{ "name": "task", "kind": kind, "spec": spec }]);
     World::new(&content, &json!({}))
 }
 
 #[test]
 fn a_task_of_an_unknown_kind_fails_its_plan() {
-    let mut world = one_task("Party", json!({}), json!({}));
+    let mut world = one_task("Party", &json!({}), &json!({}));
     world.reconcile();
     assert_eq!(world.plan("deploy"), "FATAL_ERROR");
     let message = &world.status().history[0].message;
@@ -96,7 +96,7 @@ fn a_task_of_an_unknown_kind_fails_its_plan() {
 #[test]
 fn an_object_of_another_client_is_not_deleted() {
     let a = config_map("a");
-    let mut world = one_task("Delete", json!({ "resources": ["a"] }), json!({ "a": a }));
+    let mut world = one_task("Delete", &json!({ "resources": ["a"] }), &json!({ "a": a }));
     let owner = json!([{ "kind": "ReplicaSet", "name": "r", "uid": "other", "controller": true }]);
     for (owners, maker) in [(json!([]), "another client"), (owner, "ReplicaSet r")] {
         let metadata = json!({
@@ -119,13 +119,13 @@ fn nothing_of_a_type_that_is_not_served_is_to_be_deleted() {
     let custom = "apiVersion: example.com/v1\nkind: Custom\nmetadata:\n  name: c\n";
     let templates = json!({ "custom": custom });
     let spec = json!({ "resources": ["custom"] });
-    let mut world = one_task("Delete", spec.clone(), templates.clone());
+    let mut world = one_task("Delete", &spec, &templates);
     world.reconcile();
     assert_eq!(world.plan("deploy"), "COMPLETE");
 
     let mut until = spec;
     until["until"] = json!("true");
-    let mut world = one_task("Wait", until, templates);
+    let mut world = one_task("Wait", &until, &templates);
     world.reconcile();
     let (status, message) = world.step("task");
     assert_eq!(status, "ERROR");
