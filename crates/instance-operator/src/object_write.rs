@@ -115,6 +115,18 @@ pub fn id_of(entry: &InventoryEntry) -> ObjectId {
     }
 }
 
+/// Returns the entry of an object that was not applied yet: its identity alone.
+#[must_use]
+pub fn entry_of(id: &ObjectId) -> InventoryEntry {
+    InventoryEntry {
+        api_version: id.object_type.api_version.clone(),
+        kind: id.object_type.kind.clone(),
+        namespace: id.namespace.clone(),
+        name: id.name.clone(),
+        ..InventoryEntry::default()
+    }
+}
+
 fn is_of(entry: &InventoryEntry, id: &ObjectId) -> bool {
     entry.name == id.name
         && entry.namespace == id.namespace
@@ -132,10 +144,6 @@ pub fn record(status: &mut InstanceStatus, write: &ObjectWrite, response: Option
             let content = is_dependency.then(|| hash::content(object).unwrap_or(hash::NO_CONTENT));
             let entry = InventoryEntry {
                 task: task.clone(),
-                api_version: id.object_type.api_version.clone(),
-                kind: id.object_type.kind.clone(),
-                namespace: id.namespace.clone(),
-                name: id.name.clone(),
                 uid: response
                     .map(|live| text(live, "/metadata/uid"))
                     .unwrap_or_default()
@@ -143,6 +151,7 @@ pub fn record(status: &mut InstanceStatus, write: &ObjectWrite, response: Option
                 hash: content.map(hex::encode).unwrap_or_default(),
                 applied: applied_digest(object),
                 run: run.clone(),
+                ..entry_of(&id)
             };
             match status.inventory.iter_mut().find(|known| is_of(known, &id)) {
                 Some(known) => *known = entry,

@@ -38,9 +38,10 @@ const GIVE_UP_IN_DELETED_NAMESPACE: SignedDuration = SignedDuration::from_secs(3
 /// Returns why the plan `cleanup` has failed, fails or does not run; `None` if it may be complete soon.
 #[must_use]
 pub fn cleanup_failure(observed: &Observed, status: &InstanceStatus) -> Option<String> {
-    let problems = values::source_problems(observed);
-    let is_held = !problems.is_empty();
-    run::failure(status, CLEANUP).or_else(|| is_held.then(|| problems.join("; ")))
+    run::failure(status, CLEANUP).or_else(|| {
+        let problems = values::source_problems(observed);
+        (!problems.is_empty()).then(|| problems.join("; "))
+    })
 }
 
 /// Why a cleanup cannot be completed.

@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use podops_api::kudo::{ExecutionStatus, InstanceStatus, ObservedInput, PlanExecution, PlanStatus};
-
 use podops_client::event::ObjectEvent;
 
 use self::changes::Changes;
@@ -106,12 +105,12 @@ pub fn schedule(observed: &Observed, now: Timestamp) -> Schedule {
     };
     let mut scheduler = Scheduler::new(observed, version, now);
     scheduler.cancel();
-    let before = (scheduler.status.clone(), scheduler.events.clone());
     let due = if observed.deleting { scheduler.clean_up() } else { scheduler.run_what_is_due() };
     let (change, invalid) = match due {
         Ok(change) => (change, None),
         Err(invalid) => {
-            (scheduler.status, scheduler.events) = before;
+            scheduler = Scheduler::new(observed, version, now);
+            scheduler.cancel();
             (None, Some(invalid))
         }
     };

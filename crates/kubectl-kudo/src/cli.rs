@@ -108,6 +108,18 @@ pub struct InstanceName {
     pub instance: Option<String>,
 }
 
+impl InstanceName {
+    /// Returns the name.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Usage`] with this message if there is none.
+    pub fn required(&self, message: &str) -> Result<&str, Failure> {
+        let name = self.instance.as_deref().filter(|name| !name.is_empty());
+        name.ok_or_else(|| Failure::Usage(message.to_owned()))
+    }
+}
+
 /// Whether and how long to wait.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Wait {

@@ -201,8 +201,7 @@ impl Cluster {
 ///
 /// [`Failure::Usage`] if there is none.
 pub(crate) fn instance_name(name: &InstanceName) -> Result<&str, Failure> {
-    let given = name.instance.as_deref().filter(|name| !name.is_empty());
-    given.ok_or_else(|| Failure::Usage(r#"required flag(s) "instance" not set"#.to_owned()))
+    name.required(r#"required flag(s) "instance" not set"#)
 }
 
 fn is_established(definition: &CustomResourceDefinition) -> bool {

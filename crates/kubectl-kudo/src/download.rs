@@ -1,6 +1,6 @@
 //! Downloads of archives and indexes.
 
-use std::{fs::File, io::Read as _, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail};
 use rustls::crypto::ring;
@@ -9,6 +9,8 @@ use ureq::{
     Agent,
     tls::{RootCerts, TlsConfig, TlsProvider},
 };
+
+use crate::limited::read_up_to;
 
 /// Largest download, in bytes.
 const SIZE_MAX: u64 = 64 << 20;
@@ -22,7 +24,10 @@ const SIZE_MAX: u64 = 64 << 20;
 pub(crate) fn download(url: &str, timeout: Duration) -> anyhow::Result<Vec<u8>> {
     if let Some(path) = url.strip_prefix("file:") {
         let path = path.strip_prefix("//").unwrap_or(path);
-        return read(Path::new(path)).with_context(|| format!("reading {url}"));
+        let content = read_up_to(Path::new(path), SIZE_MAX);
+        let content = content.with_context(|| format!("reading {url}"))?;
+        return content
+            .with_context(|| format!("reading {url}: it has more than {} MiB", SIZE_MAX >> 20));
     }
     let tls = TlsConfig::builder()
         .provider(TlsProvider::Rustls)
@@ -41,16 +46,6 @@ pub(crate) fn download(url: &str, timeout: Duration) -> anyhow::Result<Vec<u8>> 
     }
     let content = response.body_mut().with_config().limit(SIZE_MAX).read_to_vec();
     content.with_context(|| format!("reading {url}"))
-}
-
-/// Reads a file, which may be a device without an end.
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    File::open(path)?.take(SIZE_MAX + 1).read_to_end(&mut content)?;
-    if u64::try_from(content.len())? > SIZE_MAX {
-        bail!("it has more than {} MiB", SIZE_MAX >> 20);
-    }
-    Ok(content)
 }
 
 /// Checks the digest of an archive, which is not known if it is empty.

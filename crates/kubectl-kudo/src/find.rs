@@ -4,7 +4,6 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     env, fs,
-    io::Read as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -19,7 +18,10 @@ use kubectl_kudo::{
 };
 use podops_packages::{archive, package::Files};
 
-use crate::download::{check_digest, download};
+use crate::{
+    download::{check_digest, download},
+    limited::read_up_to,
+};
 
 /// List of repositories below the home folder.
 const LIST: &str = "repository/repositories.yaml";
@@ -139,26 +141,22 @@ pub(crate) fn at_path(path: &Path) -> anyhow::Result<Located> {
     let named = || path.display().to_string();
     let metadata = fs::metadata(path).with_context(named)?;
     if !metadata.is_dir() {
-        return of_archive(&read_up_to(path, SIZE_MAX)?).with_context(named);
+        return of_archive(&read(path, SIZE_MAX)?).with_context(named);
     }
     let files = Arc::new(of_folder(path)?);
     Ok(Located { files, folder: String::new(), base: Some(path.to_owned()) })
 }
 
-/// Reads a file, which may be a device without an end.
+/// Reads a file of a package.
 ///
 /// # Errors
 ///
 /// If it cannot be read, or has more than `limit` bytes.
-fn read_up_to(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
-    let named = || path.display().to_string();
-    let mut content = Vec::new();
-    let file = fs::File::open(path).with_context(named)?;
-    file.take(limit + 1).read_to_end(&mut content).with_context(named)?;
-    if u64::try_from(content.len())? > limit {
-        bail!("{}: the package has more than {} MiB", path.display(), SIZE_MAX >> 20);
-    }
-    Ok(content)
+fn read(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
+    let content = read_up_to(path, limit).with_context(|| path.display().to_string())?;
+    content.with_context(|| {
+        format!("{}: the package has more than {} MiB", path.display(), SIZE_MAX >> 20)
+    })
 }
 
 /// Returns the files of a folder.
@@ -179,7 +177,7 @@ pub(crate) fn of_folder(root: &Path) -> anyhow::Result<Files> {
                 open.push((path, depth + 1));
                 continue;
             }
-            let content = read_up_to(&path, left)?;
+            let content = read(&path, left)?;
             left -= u64::try_from(content.len())?;
             let relative = path
                 .strip_prefix(root)?

@@ -21,6 +21,7 @@ mod clock;
 mod cluster;
 mod download;
 mod find;
+mod limited;
 mod live;
 mod output;
 

@@ -21,7 +21,7 @@ use super::{
 #[must_use]
 pub fn is_judged(object: &Value) -> bool {
     let object_type = object_type(object);
-    if [HEALTHY_WHEN, FAILED_WHEN].into_iter().any(|key| annotation(object, key).is_some()) {
+    if has_expression(object) {
         return true;
     }
     workload(&object_type).or_else(|| other(&object_type)).is_some()
@@ -30,10 +30,8 @@ pub fn is_judged(object: &Value) -> bool {
 /// Returns the health of an object.
 #[must_use]
 pub fn health(object: &Value) -> Health {
-    let is_annotated =
-        [HEALTHY_WHEN, FAILED_WHEN].iter().any(|key| annotation(object, key).is_some());
     // The status is that of an earlier generation.
-    if is_annotated && lags_behind(object) {
+    if has_expression(object) && lags_behind(object) {
         return Health::waiting(NOT_OBSERVED);
     }
     if annotated(object, FAILED_WHEN) == Annotated::True {
@@ -44,6 +42,11 @@ pub fn health(object: &Value) -> Health {
         Annotated::True => Health::Healthy,
         Annotated::False(reason) => Health::Waiting(reason),
     }
+}
+
+/// Returns whether an annotation defines the health of an object.
+fn has_expression(object: &Value) -> bool {
+    [HEALTHY_WHEN, FAILED_WHEN].into_iter().any(|key| annotation(object, key).is_some())
 }
 
 /// Message while a controller has not reported the last generation.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{outcome::Plan, pruning::is_kept, status};
 use crate::{
     object::{annotation, enhance::RUN, is_deleted, text},
-    object_write::{Needs, ObjectWrite, entry, id_of},
+    object_write::{Needs, ObjectWrite, entry, entry_of, id_of},
     reasons,
     schedule::InstanceChange,
     view::{Finalizer, Observed},
@@ -55,13 +55,7 @@ fn intended(write: &ObjectWrite, inventory: &[InventoryEntry]) -> Option<Invento
     let ObjectWrite::Apply { task, .. } = write else { return None };
     let id = write.id();
     let is_new = id.namespace.is_empty() && entry(inventory, &id).is_none();
-    is_new.then(|| InventoryEntry {
-        task: task.clone(),
-        api_version: id.object_type.api_version,
-        kind: id.object_type.kind,
-        name: id.name,
-        ..InventoryEntry::default()
-    })
+    is_new.then(|| InventoryEntry { task: task.clone(), ..entry_of(&id) })
 }
 
 /// Deletes what only an Instance that is being deleted has applied, and then removes the finalizer.

@@ -11,7 +11,10 @@ use stateright::{Model, Property};
 
 use crate::{
     hashed::{Converging, Json},
-    world::{Change, PackageObject, Setup, TURNS_MAX, Without, World, violated_by_status},
+    world::{
+        Change, PackageObject, Setup, Step, TURNS_MAX, Without, World, config_map, serial,
+        violated_by_status,
+    },
 };
 
 const OBJECTS: [PackageObject; 3] = [
@@ -38,14 +41,8 @@ struct State {
 /// A step of one actor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    /// An operator goes on: it reads, sends one write, or writes the status.
-    Advance(usize),
-    /// An operator is killed.
-    Kill(usize),
-    /// The cache of the stale operator is updated.
-    UpdateCache,
-    /// An object whose deletion was requested does not exist any more.
-    FinishDeletion(String),
+    /// An operator or the API server goes on.
+    Step(Step),
     JobSucceeds,
     JobFails,
     ChangeParameter,
@@ -70,26 +67,16 @@ impl Plans {
 
 /// Content of the OperatorVersion.
 fn package() -> Value {
-    let map = |name: &str| {
-        format!(
-            "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\ndata:\n  p: \"{{{{ .Params.P }}}}\"\n"
-        )
-    };
     let job = "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: job\n";
     json!({
         "operator": { "name": "op" },
-        "templates": { "first": map("first"), "job": job, "second": map("second") },
+        "templates": { "first": config_map("first"), "job": job, "second": config_map("second") },
         "tasks": [
             { "name": "first", "kind": "Apply", "spec": { "resources": ["first", "job"] } },
             { "name": "second", "kind": "Apply", "spec": { "resources": ["second"] } },
         ],
         "parameters": [{ "name": "P", "default": "0" }],
-        "plans": { "deploy": { "strategy": "serial", "phases": [{
-            "name": "main", "strategy": "serial",
-            "steps": [
-                { "name": "first", "tasks": ["first"] }, { "name": "second", "tasks": ["second"] },
-            ],
-        }] } },
+        "plans": { "deploy": serial(&["first", "second"]) },
     })
 }
 
@@ -110,8 +97,8 @@ impl State {
         self.violation = self.violation.or(violation);
     }
 
-    fn advance(&mut self, operator: usize, setup: &Setup) {
-        match self.world.advance(operator, setup) {
+    fn take(&mut self, step: &Step, setup: &Setup) {
+        match self.world.take(step, setup) {
             Some(Change::Applied { name, before, .. }) => self.check(&name, before.as_ref()),
             Some(Change::Status(before)) => {
                 let status = self.world.instance.status();
@@ -216,12 +203,7 @@ impl Model for Plans {
         if state.violation.is_some() {
             return;
         }
-        events.extend([Event::Advance(0), Event::Advance(1)]);
-        if state.world.cache != state.world.instance {
-            events.push(Event::UpdateCache);
-        }
-        events.extend(state.world.busy().map(Event::Kill));
-        events.extend(state.world.deleted().cloned().map(Event::FinishDeletion));
+        events.extend(state.world.steps().into_iter().map(Event::Step));
         if state.is_job_open() {
             events.push(Event::JobSucceeds);
             if state.failures_left > 0 {
@@ -239,10 +221,7 @@ impl Model for Plans {
     fn next_state(&self, state: &State, event: Event) -> Option<State> {
         let mut next = state.clone();
         match event {
-            Event::Advance(operator) => next.advance(operator, &self.setup),
-            Event::Kill(operator) => next.world.attempts[operator] = None,
-            Event::UpdateCache => next.world.cache = next.world.instance.clone(),
-            Event::FinishDeletion(name) => drop(next.world.objects.remove(&name)),
+            Event::Step(step) => next.take(&step, &self.setup),
             Event::JobSucceeds => next.succeed(),
             Event::JobFails => {
                 next.failures_left -= 1;

@@ -12,7 +12,10 @@ use stateright::{Model, Property};
 
 use crate::{
     hashed::{Converging, Json},
-    world::{Change, PackageObject, Setup, TURNS_MAX, Without, World, violated_by_status},
+    world::{
+        Change, PackageObject, Setup, Step, TURNS_MAX, Without, World, config_map, serial,
+        violated_by_status,
+    },
 };
 
 const OBJECTS: [PackageObject; 3] = [
@@ -52,14 +55,8 @@ struct State {
 /// A step of one actor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    /// An operator goes on: it reads, sends one write, changes the Instance, or writes the status.
-    Advance(usize),
-    /// An operator is killed.
-    Kill(usize),
-    /// The cache of the stale operator is updated.
-    UpdateCache,
-    /// An object whose deletion was requested does not exist any more.
-    FinishDeletion(String),
+    /// An operator or the API server goes on.
+    Step(Step),
     ChangeParameter,
     DeleteInstance,
     /// Another client replaces the optional object by a copy, with all labels and annotations.
@@ -88,29 +85,20 @@ impl Removals {
 
 /// Content of the OperatorVersion, with a ClusterRole or the optional object.
 fn package(has_role: bool) -> Value {
-    let map = |name: &str| {
-        format!(
-            "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\ndata:\n  p: \"{{{{ .Params.P }}}}\"\n"
-        )
-    };
-    let optional = format!("{{{{ if ne .Params.P \"1\" }}}}\n{}{{{{ end }}}}\n", map("optional"));
+    let optional =
+        format!("{{{{ if ne .Params.P \"1\" }}}}\n{}{{{{ end }}}}\n", config_map("optional"));
     let role =
         "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: role\n";
     let applied = if has_role { vec!["role", "kept"] } else { vec!["kept", "optional"] };
-    let plan = |task: &str| {
-        json!({ "strategy": "serial", "phases": [{
-            "name": "main", "strategy": "serial", "steps": [{ "name": task, "tasks": [task] }],
-        }] })
-    };
     json!({
         "operator": { "name": "op" },
-        "templates": { "kept": map("kept"), "optional": optional, "role": role },
+        "templates": { "kept": config_map("kept"), "optional": optional, "role": role },
         "tasks": [
             { "name": "apply", "kind": "Apply", "spec": { "resources": applied } },
             { "name": "delete", "kind": "Delete", "spec": { "resources": ["kept"] } },
         ],
         "parameters": [{ "name": "P", "default": "0" }],
-        "plans": { "deploy": plan("apply"), "cleanup": plan("delete") },
+        "plans": { "deploy": serial(&["apply"]), "cleanup": serial(&["delete"]) },
     })
 }
 
@@ -128,8 +116,8 @@ impl State {
         self.world.instance.parameter != 1
     }
 
-    fn advance(&mut self, operator: usize, setup: &Setup) {
-        match self.world.advance(operator, setup) {
+    fn take(&mut self, step: &Step, setup: &Setup) {
+        match self.world.take(step, setup) {
             Some(Change::Applied { name, before, is_late_creation }) => {
                 self.check_applied(&name, before.as_ref());
                 self.has_late_creation |= is_late_creation;
@@ -185,10 +173,6 @@ impl State {
         }
     }
 
-    fn finish_deletion(&mut self, name: &str) {
-        self.world.objects.remove(name);
-    }
-
     fn restore(&mut self) {
         let Some(object) = self.world.objects.get_mut(OPTIONAL) else { return };
         let mut restored = Value::clone(object);
@@ -213,9 +197,9 @@ fn divergence(mut state: State, setup: &Setup) -> Option<&'static str> {
         }
         let deleted = state.world.deleted().next().cloned();
         match deleted {
-            Some(name) => state.finish_deletion(&name),
+            Some(name) => drop(state.world.objects.remove(&name)),
             // A step waits until the other client has deleted its object.
-            None if state.is_restored() => state.finish_deletion(OPTIONAL),
+            None if state.is_restored() => drop(state.world.objects.remove(OPTIONAL)),
             None => break,
         }
     }
@@ -265,17 +249,12 @@ impl Model for Removals {
         if state.violation.is_some() {
             return;
         }
-        events.push(Event::Advance(0));
         let is_outdated = state.world.cache.generation < state.world.instance.generation;
         // One late creation is enough: it could be repeated without an end.
-        if !state.has_late_creation || !is_outdated {
-            events.push(Event::Advance(1));
-        }
-        if state.world.cache != state.world.instance {
-            events.push(Event::UpdateCache);
-        }
-        events.extend(state.world.busy().map(Event::Kill));
-        events.extend(state.world.deleted().cloned().map(Event::FinishDeletion));
+        let is_stopped = state.has_late_creation && is_outdated;
+        let steps = state.world.steps().into_iter();
+        events
+            .extend(steps.filter(|step| !is_stopped || *step != Step::Advance(1)).map(Event::Step));
         if state.world.instance.is_deleted {
             return;
         }
@@ -293,10 +272,7 @@ impl Model for Removals {
     fn next_state(&self, state: &State, event: Event) -> Option<State> {
         let mut next = state.clone();
         match event {
-            Event::Advance(operator) => next.advance(operator, &self.setup),
-            Event::Kill(operator) => next.world.attempts[operator] = None,
-            Event::UpdateCache => next.world.cache = next.world.instance.clone(),
-            Event::FinishDeletion(name) => next.finish_deletion(&name),
+            Event::Step(step) => next.take(&step, &self.setup),
             Event::ChangeParameter => {
                 next.changes_left -= 1;
                 next.world.instance.change_parameter();

@@ -8,7 +8,7 @@ use stateright::{Model, Property};
 
 use crate::{
     hashed::{Converging, Json},
-    world::{Change, PackageObject, Setup, Without, World, violated_by_status},
+    world::{Change, PackageObject, Setup, Step, Without, World, serial, violated_by_status},
 };
 
 const OBJECTS: [PackageObject; 1] =
@@ -39,12 +39,8 @@ struct Budget {
 /// A step of one actor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    /// An operator goes on: it reads, changes the Instance, or writes the status.
-    Advance(usize),
-    /// An operator is killed.
-    Kill(usize),
-    /// The cache of the stale operator is updated.
-    UpdateCache,
+    /// An operator or the API server goes on.
+    Step(Step),
     OpenGate,
     CloseGate,
     ChangeParameter,
@@ -68,9 +64,7 @@ impl Schedules {
 
 /// Content of the OperatorVersion.
 fn package() -> Value {
-    let plan = json!({ "strategy": "serial", "phases": [{
-        "name": "main", "strategy": "serial", "steps": [{ "name": "wait", "tasks": ["wait"] }],
-    }] });
+    let plan = serial(&["wait"]);
     json!({
         "operator": { "name": "op" },
         "templates": { "gate": "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: gate\n" },
@@ -129,8 +123,8 @@ fn violated(before: &InstanceStatus, after: &InstanceStatus) -> Option<&'static 
 }
 
 impl State {
-    fn advance(&mut self, operator: usize, setup: &Setup) {
-        if let Some(Change::Status(before)) = self.world.advance(operator, setup) {
+    fn take(&mut self, step: &Step, setup: &Setup) {
+        if let Some(Change::Status(before)) = self.world.take(step, setup) {
             let after = self.world.instance.status();
             let violation =
                 violated_by_status(&before, &after).or_else(|| violated(&before, &after));
@@ -184,11 +178,7 @@ impl Model for Schedules {
         if state.violation.is_some() {
             return;
         }
-        events.extend([Event::Advance(0), Event::Advance(1)]);
-        if state.world.cache != state.world.instance {
-            events.push(Event::UpdateCache);
-        }
-        events.extend(state.world.busy().map(Event::Kill));
+        events.extend(state.world.steps().into_iter().map(Event::Step));
         let is_open = state.is_open();
         for (left, event) in [
             (state.left.changes, Event::ChangeParameter),
@@ -211,9 +201,7 @@ impl Model for Schedules {
         let mut next = state.clone();
         let instance = &mut next.world.instance;
         match event {
-            Event::Advance(operator) => next.advance(operator, &self.setup),
-            Event::Kill(operator) => next.world.attempts[operator] = None,
-            Event::UpdateCache => next.world.cache = next.world.instance.clone(),
+            Event::Step(step) => next.take(&step, &self.setup),
             Event::OpenGate => next.set_gate(true),
             Event::CloseGate => {
                 next.left.closings -= 1;

@@ -7,7 +7,7 @@ use std::{
 
 use instance_operator::{
     object::{ObjectId, Scope, enhance::GENERATION, object_type},
-    object_write::{ObjectWrite, entry, record},
+    object_write::{ObjectWrite, entry, entry_of, record},
     plan::{Plan, plan},
     run,
     schedule::InstanceChange,
@@ -187,6 +187,34 @@ impl Setup {
     }
 }
 
+/// A template of a ConfigMap with this name and the parameter `P` as its data.
+pub(crate) fn config_map(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\ndata:\n  p: \"{{{{ .Params.P }}}}\"\n"
+    )
+}
+
+/// A plan whose steps do the task of their name, one after another.
+pub(crate) fn serial(steps: &[&str]) -> Value {
+    let steps: Vec<Value> =
+        steps.iter().map(|step| json!({ "name": step, "tasks": [step] })).collect();
+    let phases = json!([{ "name": "main", "strategy": "serial", "steps": steps }]);
+    json!({ "strategy": "serial", "phases": phases })
+}
+
+/// A step of an operator or of the API server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Step {
+    /// An operator goes on: it reads, sends one write, changes the Instance, or writes the status.
+    Advance(usize),
+    /// An operator is killed.
+    Kill(usize),
+    /// The cache of the stale operator is updated.
+    UpdateCache,
+    /// An object whose deletion was requested does not exist any more.
+    FinishDeletion(String),
+}
+
 /// A write that the API server has accepted.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
@@ -299,12 +327,7 @@ impl Attempt {
 
 /// The entry of an object that is to be applied, if there is none.
 fn recorded(id: &ObjectId, status: &InstanceStatus) -> Option<InventoryEntry> {
-    entry(&status.inventory, id).is_none().then(|| InventoryEntry {
-        api_version: id.object_type.api_version.clone(),
-        kind: id.object_type.kind.clone(),
-        name: id.name.clone(),
-        ..InventoryEntry::default()
-    })
+    entry(&status.inventory, id).is_none().then(|| entry_of(id))
 }
 
 /// What an operator without a protection sees of an object.
@@ -411,13 +434,31 @@ impl World {
         }
     }
 
-    /// Operators that can be killed in the middle of an attempt.
-    pub(crate) fn busy(&self) -> impl Iterator<Item = usize> {
-        [0, 1].into_iter().filter(|operator| self.attempts[*operator].is_some())
+    /// Steps that are possible.
+    pub(crate) fn steps(&self) -> Vec<Step> {
+        let mut steps = vec![Step::Advance(0), Step::Advance(1)];
+        if self.cache != self.instance {
+            steps.push(Step::UpdateCache);
+        }
+        let busy = [0, 1].into_iter().filter(|operator| self.attempts[*operator].is_some());
+        steps.extend(busy.map(Step::Kill));
+        steps.extend(self.deleted().cloned().map(Step::FinishDeletion));
+        steps
+    }
+
+    /// Takes a step; returns what an operator has changed.
+    pub(crate) fn take(&mut self, step: &Step, setup: &Setup) -> Option<Change> {
+        match step {
+            Step::Advance(operator) => return self.advance(*operator, setup),
+            Step::Kill(operator) => self.attempts[*operator] = None,
+            Step::UpdateCache => self.cache = self.instance.clone(),
+            Step::FinishDeletion(name) => drop(self.objects.remove(name)),
+        }
+        None
     }
 
     /// An operator does one thing; what it knew is lost if it was wrong. Returns what it has changed.
-    pub(crate) fn advance(&mut self, operator: usize, setup: &Setup) -> Option<Change> {
+    fn advance(&mut self, operator: usize, setup: &Setup) -> Option<Change> {
         let observed = if operator == 0 { &self.instance } else { &self.cache };
         let observed = observed.clone();
         let attempt = self.attempts[operator].take();

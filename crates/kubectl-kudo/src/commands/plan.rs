@@ -90,12 +90,10 @@ pub(crate) async fn trigger(
     plan: Option<String>,
     wait: Wait,
 ) -> anyhow::Result<()> {
-    let usage = |message: &str| Failure::Usage(message.to_owned());
-    if instance.instance.as_ref().is_none_or(String::is_empty) {
-        return Err(usage("please choose the instance with '--instance=<instanceName>'").into());
-    }
+    instance.required("please choose the instance with '--instance=<instanceName>'")?;
+    let missing = "please choose the plan name with '--name=<planName>'";
     let plan = plan.filter(|plan| !plan.is_empty());
-    let plan = plan.ok_or_else(|| usage("please choose the plan name with '--name=<planName>'"))?;
+    let plan = plan.ok_or_else(|| Failure::Usage(missing.to_owned()))?;
     let mut found = cluster.instance(instance).await?;
     let version = cluster.version_of(&found).await?;
     let before = Baseline::of(&found);

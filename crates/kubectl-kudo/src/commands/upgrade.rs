@@ -4,7 +4,6 @@ use anyhow::{Context as _, bail};
 use kube::ResourceExt as _;
 use kubectl_kudo::{
     cli::{Connection, PackageArgs},
-    failure::Failure,
     plans::Baseline,
     resolve::resolve,
     source::Source,
@@ -26,10 +25,8 @@ use crate::{cluster::Cluster, find::Finder, output::print_line};
 /// If the version is not higher, the Instance would be invalid, or the API server rejects an object.
 pub(crate) async fn upgrade(connection: &Connection, upgrade: PackageArgs) -> anyhow::Result<()> {
     let argument = upgrade.named("upgrade")?;
-    if upgrade.instance.instance.as_ref().is_none_or(String::is_empty) {
-        let message = "please use --instance and specify instance name. It cannot be empty";
-        return Err(Failure::Usage(message.to_owned()).into());
-    }
+    let message = "please use --instance and specify instance name. It cannot be empty";
+    upgrade.instance.required(message)?;
     let cluster = Cluster::connect(connection).await?;
     let mut instance = cluster.instance(&upgrade.instance).await?;
     let current = cluster.version_of(&instance).await?;
