@@ -67,7 +67,7 @@ const HUGE: usize = 10_000;
 pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     let mut rows = Rows::default();
     sizes(programs, &mut rows)?;
-    let cluster = TestCluster::start_with_default_lease(programs).await?;
+    let cluster = TestCluster::start(programs).await?;
     print_step("100 Pods: create, update by every method, scale in");
     costs(&cluster, &mut rows).await?;
     print_step("100 Pods under a PodTransitionRule");

@@ -58,9 +58,14 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of fake nodes.
 const NODES: usize = 5;
 
-/// Leader election with short timeouts, because tests kill operators and wait for the next leader.
-/// Too short for a machine under load.
-const FAST_LEADER_ELECTION: &[&str] = &[
+/// Leader election of an operator without a standby: the default timeouts, and an identity that it keeps
+/// after a restart, as a container does in its Pod, so that it goes on without waiting for its Lease to
+/// expire.
+const ONE_INSTANCE: &[&str] = &["--leader-elect-identity=first"];
+
+/// Leader election of operators with a standby, which waits for a Lease to expire. Under load, a Lease
+/// with so short timeouts is lost: requests of the leader are cancelled, and it restarts.
+const WITH_STANDBY: &[&str] = &[
     "--leader-elect-lease-duration=4s",
     "--leader-elect-renew-deadline=3s",
     "--leader-elect-retry-period=750ms",
@@ -177,18 +182,6 @@ impl TestCluster {
         Ok(cluster)
     }
 
-    /// Starts everything, with the operators' default leader election timeouts.
-    ///
-    /// # Errors
-    ///
-    /// If a component does not start.
-    pub async fn start_with_default_lease(programs: &Path) -> anyhow::Result<Self> {
-        let mut cluster = Self::start_without_operators(programs).await?;
-        cluster.use_default_lease();
-        cluster.start_operators().await?;
-        Ok(cluster)
-    }
-
     /// Starts all operators, and waits until each is leader.
     ///
     /// # Errors
@@ -207,10 +200,10 @@ impl TestCluster {
         self.operators.limits.insert(operator, mebibytes);
     }
 
-    /// Uses the operators' default leader election timeouts, from their next start on: the short ones
-    /// are too short for a machine under load.
-    pub fn use_default_lease(&mut self) {
-        self.leader_election = &[];
+    /// Uses short leader election timeouts, from the operators' next start on, so that a standby soon
+    /// takes over.
+    pub fn expect_standbys(&mut self) {
+        self.leader_election = WITH_STANDBY;
     }
 
     /// Sets the directory of the operators' programs, from their next start on.
@@ -378,7 +371,7 @@ impl TestCluster {
             programs: programs.to_owned(),
             webhook_ports: BTreeMap::new(),
             settings: BTreeMap::new(),
-            leader_election: FAST_LEADER_ELECTION,
+            leader_election: ONE_INSTANCE,
             namespace: "default".to_owned(),
             nodes: Some(nodes),
             _node_tasks: node_tasks,
@@ -394,6 +387,19 @@ impl TestCluster {
     /// If a component does not start.
     pub async fn start_with_packages(programs: &Path) -> anyhow::Result<Self> {
         let mut cluster = Self::start_empty(programs).await?;
+        cluster.add_instance_operator().await?;
+        Ok(cluster)
+    }
+
+    /// Starts a control plane, nodes, and [`INSTANCE_OPERATOR`] with the leader election of operators that
+    /// have a standby.
+    ///
+    /// # Errors
+    ///
+    /// If a component does not start.
+    pub async fn start_with_packages_for_standby(programs: &Path) -> anyhow::Result<Self> {
+        let mut cluster = Self::start_empty(programs).await?;
+        cluster.expect_standbys();
         cluster.add_instance_operator().await?;
         Ok(cluster)
     }
@@ -458,7 +464,7 @@ impl TestCluster {
             programs: programs.to_owned(),
             webhook_ports: BTreeMap::new(),
             settings: BTreeMap::new(),
-            leader_election: FAST_LEADER_ELECTION,
+            leader_election: ONE_INSTANCE,
             namespace: "podops-demo".to_owned(),
             nodes: None,
             _node_tasks: JoinSet::new(),
@@ -569,7 +575,7 @@ impl TestCluster {
     }
 
     /// Starts a second instance of an operator without admission webhooks, which waits to be the
-    /// leader.
+    /// leader; the first was started after [`Self::expect_standbys`].
     ///
     /// # Errors
     ///

@@ -86,7 +86,8 @@ async fn rollouts_complete_after_api_server_outages() {
     cluster.set_image("web", "nginx:frozen").await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     cluster.plane.suspend_apiserver().unwrap();
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    // Longer than the renew deadline, 10 s, and a retry.
+    tokio::time::sleep(Duration::from_secs(15)).await;
     let exits_suspended = exits(&cluster);
     cluster.plane.resume_apiserver().unwrap();
     assert_rollout_completes(&cluster, "after a freeze").await;

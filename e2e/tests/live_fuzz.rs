@@ -452,7 +452,6 @@ async fn random_and_hostile_objects_stop_no_operator() {
         let needed = f64::from(count) * kibibytes / 1024.0;
         cluster.set_memory_limit(operator, needed.max(memory_limit_mebibytes(operator).unwrap()));
     }
-    cluster.use_default_lease();
     cluster.start_operators().await.unwrap();
     cluster.create_and_wait("web", 4, &json!({})).await.unwrap();
     let client = cluster.plane.admin.clone();

@@ -5,9 +5,10 @@
 
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
-use k8s_openapi::api::core::v1::Pod;
+use jiff::Timestamp;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{
-    ResourceExt,
+    Api, ResourceExt,
     api::{Patch, PatchParams},
 };
 use podops_api::{
@@ -83,10 +84,14 @@ async fn a_rollout_goes_on_step_by_step(cluster: &TestCluster) {
     let step = wait_for_step(cluster, "steps", 1).await;
     assert_eq!((step.steps, step.continues_at), (4, None));
     cluster.wait_for_event("steps", "RolloutPaused").await.unwrap();
-    let leader = cluster.leader("collaset-operator").await.unwrap();
     cluster.kill_and_restart("collaset-operator").await.unwrap();
-    let has_new_leader = async || Ok(cluster.leader("collaset-operator").await? != leader);
-    eventually(TIMEOUT, has_new_leader).await.unwrap();
+    let restarted = Timestamp::now();
+    let leases: Api<Lease> = Api::namespaced(cluster.plane.admin.clone(), "podops-system");
+    let leads = async || {
+        let spec = leases.get("collaset-operator").await?.spec.unwrap_or_default();
+        Ok(spec.renew_time.is_some_and(|renewed| renewed.0 > restarted))
+    };
+    eventually(TIMEOUT, leads).await.unwrap();
     tokio::time::sleep(UNCHANGED_FOR).await;
     assert_eq!(count(cluster, "steps", "nginx:2").await, 1);
     let paused = status(cluster, "steps").await;

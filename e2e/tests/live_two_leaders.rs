@@ -45,7 +45,9 @@ const BUDGET: usize = 4;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspended_leader_does_nothing_twice() {
-    let mut cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
+    cluster.expect_standbys();
+    cluster.start_operators().await.unwrap();
     for operator in OPERATORS {
         cluster.start_standby(operator).await.unwrap();
     }

@@ -95,7 +95,7 @@ pub(super) async fn run(programs: &Path, community: &Path) -> anyhow::Result<Row
 
 /// Kills the operator at random points of runs, in a cluster of its own. Returns the requests.
 async fn kills(programs: &Path, rows: &mut Rows) -> anyhow::Result<Vec<Request>> {
-    let mut cluster = TestCluster::start_with_packages(programs).await?;
+    let mut cluster = TestCluster::start_with_packages_for_standby(programs).await?;
     let started = Instant::now();
     let killed = package_kills::run(&mut cluster, KILLS).await?;
     eprintln!("    {KILLS} kills in {:.0?}: {killed:?}", started.elapsed());

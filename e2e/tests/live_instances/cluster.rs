@@ -17,7 +17,15 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) async fn start() -> Self {
-        let cluster = TestCluster::start_with_packages(&programs().unwrap()).await.unwrap();
+        Self::of(TestCluster::start_with_packages(&programs().unwrap()).await.unwrap()).await
+    }
+
+    pub(crate) async fn start_for_standby() -> Self {
+        let programs = programs().unwrap();
+        Self::of(TestCluster::start_with_packages_for_standby(&programs).await.unwrap()).await
+    }
+
+    async fn of(cluster: TestCluster) -> Self {
         let resources = "configmaps,secrets,pods,pods/exec,jobs.batch,deployments.apps";
         cluster.create_writer("writer", resources).await.unwrap();
         let cluster = Self { cluster };

@@ -10,7 +10,7 @@ const KILLS: usize = 12;
 /// again. `cargo xtask bench --packages` does the same with 200 kills.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_operators_lose_and_repeat_nothing() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start_for_standby().await;
     let killed = package_kills::run(&mut cluster.cluster, KILLS).await.unwrap();
     assert!(killed.runs > KILLS, "{killed:?}");
     assert_eq!((killed.made_again, killed.entered_again), (0, 0), "{killed:?}");

@@ -16,7 +16,7 @@ const ROUNDS: u64 = 5;
 /// run with other parameters; then it continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_leader_undoes_nothing_of_its_successor() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start_for_standby().await;
     cluster.cluster.start_standby(INSTANCE_OPERATOR).await.unwrap();
     let mut many = toy();
     many["plans"]["deploy"] = many["plans"]["many"].clone();
