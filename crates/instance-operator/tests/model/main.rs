@@ -18,4 +18,5 @@ mod hashed;
 mod progress;
 mod removal;
 mod scheduling;
+mod steps;
 mod world;

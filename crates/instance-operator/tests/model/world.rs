@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use instance_operator::{
@@ -30,10 +31,13 @@ pub(crate) struct Stored {
     /// Value of the parameter `B`, whose changes trigger a plan; 0 is none.
     pub(crate) trigger: u8,
     pub(crate) generation: i64,
-    /// Identity of the run of the plan `backup` that a user requests.
+    /// Plan that a user requests.
+    pub(crate) requested_plan: &'static str,
+    /// Identity of its run; empty if none is requested.
     pub(crate) requested: String,
     /// Identity of the run that a user cancels.
     pub(crate) cancelled: String,
+    pub(crate) is_paused: bool,
     /// Whether it has a deletion timestamp.
     pub(crate) is_deleted: bool,
     pub(crate) finalizers: Vec<String>,
@@ -66,7 +70,7 @@ impl Stored {
     fn plan_execution(&self) -> Value {
         let mut execution = json!({ "cancel": self.cancelled });
         if !self.requested.is_empty() {
-            execution["planName"] = json!("backup");
+            execution["planName"] = json!(self.requested_plan);
             execution["uid"] = json!(self.requested);
         }
         execution
@@ -83,11 +87,24 @@ impl Stored {
 /// Objects by kind and name.
 pub(crate) type Objects = BTreeMap<String, Json>;
 
+/// What an operator knows beside the Instance and its objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Surroundings {
+    /// Time, in seconds.
+    pub(crate) now: i64,
+    /// Whether the OperatorVersion has another content than when the Instance was created.
+    pub(crate) is_edited: bool,
+    /// Whether each operator still knows the content that it had before.
+    pub(crate) remembers: [bool; 2],
+}
+
 /// What an operator is doing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Attempt {
     /// The Instance that it was begun with.
     observed: Stored,
+    /// What it knows beside that: operator and surroundings at its last step.
+    surroundings: (usize, Surroundings),
     /// Status that is not written yet.
     status: Json,
     /// Objects that were read or written: `None` if there is none.
@@ -124,6 +141,7 @@ pub(crate) struct World {
     pub(crate) cache: Stored,
     pub(crate) objects: Objects,
     pub(crate) attempts: [Option<Attempt>; 2],
+    pub(crate) surroundings: Surroundings,
     next_uid: u8,
 }
 
@@ -171,6 +189,8 @@ pub(crate) struct PackageObject {
 /// What the operators run.
 pub(crate) struct Setup {
     pub(crate) version: Arc<Version>,
+    /// The OperatorVersion after an edit.
+    edited: Option<Arc<Version>>,
     /// All objects that the templates can have.
     pub(crate) objects: &'static [PackageObject],
     pub(crate) without: Without,
@@ -181,10 +201,29 @@ pub(crate) struct Setup {
 impl Setup {
     /// An OperatorVersion with this content.
     pub(crate) fn new(spec: Value, objects: &'static [PackageObject], without: Without) -> Self {
-        let spec = serde_json::from_value(spec).unwrap();
-        let version = Version { namespace: "ns".to_owned(), identity: "v/1".to_owned(), spec };
-        Self { version: Arc::new(version), objects, without, decisions: Mutex::default() }
+        let version = version("v/1", spec);
+        Self { version, edited: None, objects, without, decisions: Mutex::default() }
     }
+
+    /// The same with the content that the OperatorVersion has after an edit.
+    pub(crate) fn edited(self, spec: Value) -> Self {
+        Self { edited: Some(version("v/2", spec)), ..self }
+    }
+
+    fn decision(&self, attempt: &Attempt) -> Decision {
+        let hash = hash_of(attempt);
+        let known = self.decisions.lock().unwrap().get(&hash).cloned();
+        known.unwrap_or_else(|| {
+            let decision = decide(attempt, self);
+            self.decisions.lock().unwrap().insert(hash, decision.clone());
+            decision
+        })
+    }
+}
+
+fn version(identity: &str, spec: Value) -> Arc<Version> {
+    let spec = serde_json::from_value(spec).unwrap();
+    Arc::new(Version { namespace: "ns".to_owned(), identity: identity.to_owned(), spec })
 }
 
 /// A template of a ConfigMap with this name and the parameter `P` as its data.
@@ -240,16 +279,16 @@ fn key(id: &ObjectId) -> String {
 }
 
 impl Attempt {
-    fn new(observed: Stored) -> Self {
+    fn new(observed: Stored, surroundings: (usize, Surroundings)) -> Self {
         let status = observed.status.clone();
-        Self { observed, status, known: BTreeMap::new(), writes: Vec::new() }
+        Self { observed, surroundings, status, known: BTreeMap::new(), writes: Vec::new() }
     }
 
     /// The attempt that follows one that was interrupted. It continues with the status that is not written,
     /// unless another one was stored meanwhile.
     fn again(self, observed: Stored) -> Self {
         let is_stored = observed.status == self.observed.status;
-        let next = Self::new(observed);
+        let next = Self::new(observed, self.surroundings);
         if is_stored { Self { status: self.status, ..next } } else { next }
     }
 
@@ -271,7 +310,7 @@ impl Attempt {
         }
         let spec = json!({
             "operatorVersion": { "name": "op-1" }, "parameters": parameters,
-            "planExecution": self.observed.plan_execution(),
+            "planExecution": self.observed.plan_execution(), "paused": self.observed.is_paused,
         });
         let spec: InstanceSpec = serde_json::from_value(spec).unwrap();
         let mut observed = Observed {
@@ -283,8 +322,14 @@ impl Attempt {
             finalizers: self.observed.finalizers.clone(),
             spec,
             status: typed(&self.status),
-            version: Some(Arc::clone(&setup.version)),
             ..Observed::default()
+        };
+        let (operator, Surroundings { is_edited, remembers, .. }) = self.surroundings;
+        let first = Some(Arc::clone(&setup.version));
+        (observed.version, observed.version_of_run) = if is_edited {
+            (setup.edited.clone(), first.filter(|_| remembers[operator]))
+        } else {
+            (first, None)
         };
         if let Some(input) = &mut observed.status.observed_input
             && setup.without == Without::RequestRecord
@@ -317,7 +362,8 @@ impl Attempt {
     }
 
     fn plan(&self, setup: &Setup) -> Plan {
-        let mut plan = plan(&self.observed(setup), Timestamp::UNIX_EPOCH);
+        let now = Timestamp::from_second(self.surroundings.1.now).unwrap();
+        let mut plan = plan(&self.observed(setup), now);
         if setup.without == Without::Record {
             plan.status.inventory.retain(|entry| !entry.uid.is_empty());
         }
@@ -357,6 +403,7 @@ fn seen(object: &Value, observed: &Observed, without: Without) -> Option<Value> 
 struct Decision {
     status: Json,
     next: Next,
+    requeue_after: Option<Duration>,
 }
 
 /// What an operator does next.
@@ -374,22 +421,16 @@ fn next(attempt: &mut Attempt, setup: &Setup) -> Next {
     if attempt.observed.is_gone {
         return Next::Nothing;
     }
-    let hash = hash_of(attempt);
-    let known = setup.decisions.lock().unwrap().get(&hash).cloned();
-    let decision = known.unwrap_or_else(|| {
-        let decision = decide(attempt, setup);
-        setup.decisions.lock().unwrap().insert(hash, decision.clone());
-        decision
-    });
+    let decision = setup.decision(attempt);
     attempt.status = decision.status;
     decision.next
 }
 
 fn decide(attempt: &Attempt, setup: &Setup) -> Decision {
     let plan = attempt.plan(setup);
-    let status = untyped(&plan.status);
+    let (status, requeue_after) = (untyped(&plan.status), plan.requeue_after);
     let next = next_of(plan, status != attempt.observed.status);
-    Decision { status, next }
+    Decision { status, next, requeue_after }
 }
 
 fn next_of(plan: Plan, is_status_changed: bool) -> Next {
@@ -418,8 +459,10 @@ impl World {
             parameter: 0,
             trigger: 0,
             generation: 1,
+            requested_plan: "backup",
             requested: String::new(),
             cancelled: String::new(),
+            is_paused: false,
             is_deleted: false,
             finalizers: Vec::new(),
             is_gone: false,
@@ -430,6 +473,7 @@ impl World {
             instance,
             objects: Objects::new(),
             attempts: [None, None],
+            surroundings: Surroundings { now: 0, is_edited: false, remembers: [true; 2] },
             next_uid: 0,
         }
     }
@@ -462,16 +506,13 @@ impl World {
         let observed = if operator == 0 { &self.instance } else { &self.cache };
         let observed = observed.clone();
         let attempt = self.attempts[operator].take();
-        let mut attempt = attempt.unwrap_or_else(|| Attempt::new(observed.clone()));
+        let surroundings = (operator, self.surroundings);
+        let mut attempt = attempt.unwrap_or_else(|| Attempt::new(observed.clone(), surroundings));
+        attempt.surroundings = surroundings;
         let mut change = None;
         if attempt.writes.is_empty() {
             match next(&mut attempt, setup) {
-                Next::Read(needed) => {
-                    for id in needed {
-                        let live = self.objects.get(&key(&id)).cloned();
-                        attempt.known.insert(key(&id), live);
-                    }
-                }
+                Next::Read(needed) => self.read(&mut attempt, needed),
                 Next::Writes(writes) => attempt.writes = writes,
                 Next::Change(InstanceChange::ClearRequest) => {
                     self.clear_request(&attempt.observed, setup.without);
@@ -492,6 +533,24 @@ impl World {
         }
         self.attempts[operator] = Some(attempt);
         change
+    }
+
+    fn read(&self, attempt: &mut Attempt, needed: BTreeSet<ObjectId>) {
+        for id in needed {
+            let live = self.objects.get(&key(&id)).cloned();
+            attempt.known.insert(key(&id), live);
+        }
+    }
+
+    /// Time until the up-to-date operator reconciles a settled Instance again; `None` if it does not.
+    pub(crate) fn requeue_after(&self, setup: &Setup) -> Option<Duration> {
+        let mut attempt = Attempt::new(self.instance.clone(), (0, self.surroundings));
+        loop {
+            let decision = setup.decision(&attempt);
+            let Next::Read(needed) = decision.next else { return decision.requeue_after };
+            attempt.status = decision.status;
+            self.read(&mut attempt, needed);
+        }
     }
 
     /// Removes the request of a run that has ended, unless the spec has changed.
