@@ -1,8 +1,9 @@
 //! The server of the fake nodes' kubelets: runs commands in containers, for `kubectl exec` and its like.
 //!
 //! It knows the command `cat` only, and each file's content is made up. Its name selects the content and
-//! faults: `env` has a variable, `binary` every byte, `empty` none, `missing` does not exist, `large` has more than 1 MiB, and the first connection that reads `broken`
-//! ends before the command does.
+//! faults: `env` has a variable, `binary` every byte, `empty` none, `missing` does not exist, `large` has
+//! more than 1 MiB, the first connection that reads `broken` ends before the command does, and a command that
+//! reads `hangs` never ends.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +15,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use futures::SinkExt as _;
+use futures::{SinkExt as _, StreamExt as _};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body_util::Empty;
 use hyper::{
@@ -70,6 +71,8 @@ struct Output {
     stdout: Vec<u8>,
     stderr: String,
     status: Option<Value>,
+    /// Whether the command never ends, and so has none.
+    hangs: bool,
 }
 
 impl Kubelets {
@@ -178,7 +181,7 @@ fn failed(exit_code: u8, stderr: String) -> Output {
         "message": format!("command terminated with non-zero exit code: exit status {exit_code}"),
         "details": { "causes": [{ "reason": "ExitCode", "message": exit_code.to_string() }] },
     });
-    Output { stdout: Vec::new(), stderr, status: Some(status) }
+    Output { stdout: Vec::new(), stderr, status: Some(status), hangs: false }
 }
 
 impl Files {
@@ -196,7 +199,7 @@ impl Files {
         };
         let is_broken = name == "broken" && self.broken.lock().insert(container.to_owned());
         let status = (!is_broken).then(|| json!({ "status": "Success" }));
-        Output { stdout, stderr: String::new(), status }
+        Output { stdout, stderr: String::new(), status, hangs: name == "hangs" }
     }
 }
 
@@ -204,7 +207,11 @@ impl Files {
 async fn send(upgrade: OnUpgrade, output: Output) -> anyhow::Result<()> {
     let upgraded = TokioIo::new(upgrade.await?);
     let mut socket = WebSocketStream::from_raw_socket(upgraded, Role::Server, None).await;
-    let Output { stdout, stderr, status } = output;
+    let Output { stdout, stderr, status, hangs } = output;
+    if hangs {
+        while socket.next().await.is_some() {}
+        return Ok(());
+    }
     let status = status.map(|status| status.to_string().into_bytes());
     let messages = stdout.chunks(CHUNK).map(|chunk| (STDOUT, chunk.to_vec()));
     let messages = messages.chain([(STDERR, stderr.into_bytes())]);

@@ -109,10 +109,14 @@ async fn files_become_secrets_and_config_maps() {
     assert_eq!(after["metadata"]["resourceVersion"], again["metadata"]["resourceVersion"]);
 }
 
-/// Files that can never be read fail the plan, with their path and the cause.
+/// Files that can never be read fail the plan, with their path and the cause. A command that hangs is an error
+/// of the step after its time limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn files_that_cannot_be_read_fail_the_plan() {
     let cluster = Cluster::start().await;
+    let files = json!([file("/data/hangs", "Secret", "KEY"), file("/data/vars", "Secret", "VARS")]);
+    cluster.version("hangs", package(&files)).await;
+    cluster.instance("hangs", json!({ "operatorVersion": { "name": "hangs" } })).await;
     for (path, expected) in [
         ("/data/missing", "cat: can't open '/data/missing': No such file"),
         ("/data/large", "file /data/large has more than 1048576 bytes"),
@@ -125,6 +129,8 @@ async fn files_that_cannot_be_read_fail_the_plan() {
         cluster.wait_for_step(name, "deploy", "FATAL_ERROR", expected).await;
         assert!(cluster.get("secret", &format!("{name}.deploy.main.pipe.pipe.key")).await.is_err());
     }
+    let expected = "reading /data/hangs: no result within 30s";
+    cluster.wait_for_step("hangs", "deploy", "ERROR", expected).await;
     cluster.cluster.assert_no_forbidden_requests().unwrap();
 }
 

@@ -123,8 +123,9 @@ impl Access<'_> {
                 }
             }
         }
+        let until = tokio::time::Instant::now() + files::TIMEOUT;
         let files = needs.files.iter().cloned().map(|file| async move {
-            let read = files::read(&self.objects.client, &file).await;
+            let read = files::read(&self.objects.client, &file, until).await;
             (file, read)
         });
         let files: Vec<(ReadFile, Result<FileRead, files::Error>)> =

@@ -9,7 +9,7 @@ use kube::{
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, copy, sink},
-    time::timeout,
+    time::{Instant, timeout_at},
 };
 
 use super::objects::response_of;
@@ -18,8 +18,8 @@ use crate::{
     task::FILE_BYTES_MAX,
 };
 
-/// Timeout for reading a file.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout for reading all files that an attempt needs: a reconcile is abandoned after a minute.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest message of a command that fails, in bytes.
 const MESSAGE_MAX: usize = 500;
 /// Buffer for the file's content, in bytes.
@@ -39,12 +39,16 @@ pub(super) enum Error {
     Timeout,
 }
 
-/// Reads a file.
+/// Reads a file, until a time at the latest.
 ///
 /// # Errors
 ///
 /// If the command was not started, or did not end. KUDO's plans fail then (K28).
-pub(super) async fn read(client: &Client, file: &ReadFile) -> Result<FileRead, Error> {
+pub(super) async fn read(
+    client: &Client,
+    file: &ReadFile,
+    until: Instant,
+) -> Result<FileRead, Error> {
     let pods = Api::<Pod>::namespaced(client.clone(), &file.pod.namespace);
     let params = AttachParams::default()
         .container(&file.container)
@@ -56,7 +60,7 @@ pub(super) async fn read(client: &Client, file: &ReadFile) -> Result<FileRead, E
         let command = ["cat", file.path.as_str()];
         result_of(pods.exec(&file.pod.name, command, &params).await?).await
     };
-    timeout(TIMEOUT, reading).await.unwrap_or(Err(Error::Timeout))
+    timeout_at(until, reading).await.unwrap_or(Err(Error::Timeout))
 }
 
 async fn result_of(mut process: AttachedProcess) -> Result<FileRead, Error> {

@@ -100,7 +100,7 @@ impl State {
     fn take(&mut self, step: &Step, setup: &Setup) {
         match self.world.take(step, setup) {
             Some(Change::Applied { name, before, .. }) => self.check(&name, before.as_ref()),
-            Some(Change::Status(before)) => {
+            Some(Change::Status { before, .. }) => {
                 let status = self.world.instance.status();
                 self.violate(violated_by_status(&before, &status));
                 self.complete.extend(is_first_step_complete(&status));

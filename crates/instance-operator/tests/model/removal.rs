@@ -123,7 +123,7 @@ impl State {
                 self.has_late_creation |= is_late_creation;
             }
             Some(Change::Deleted { name, before }) => self.check_deleted(&name, &before),
-            Some(Change::Status(before)) => {
+            Some(Change::Status { before, .. }) => {
                 let status = self.world.instance.status();
                 self.violation = self.violation.or(violated_by_status(&before, &status));
                 self.recorded.extend(status.inventory.into_iter().map(|entry| entry.uid));

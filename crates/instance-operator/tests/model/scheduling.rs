@@ -124,7 +124,7 @@ fn violated(before: &InstanceStatus, after: &InstanceStatus) -> Option<&'static 
 
 impl State {
     fn take(&mut self, step: &Step, setup: &Setup) {
-        if let Some(Change::Status(before)) = self.world.take(step, setup) {
+        if let Some(Change::Status { before, .. }) = self.world.take(step, setup) {
             let after = self.world.instance.status();
             let violation =
                 violated_by_status(&before, &after).or_else(|| violated(&before, &after));

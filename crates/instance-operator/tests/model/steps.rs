@@ -160,6 +160,19 @@ fn earlier<'a>(
     known.phases.get(phase)?.steps.get(step)
 }
 
+/// The first time limit of what runs, in seconds.
+fn limit(status: &InstanceStatus, model: &Steps) -> Option<i64> {
+    let run = status.plan_status.get("deploy").filter(|run| run.status.is_running())?;
+    let plan = &model.setup.version.spec.plans["deploy"];
+    let of_plan = seconds(run.started.as_ref()).filter(|_| !plan.timeout.is_empty());
+    let steps = run.phases.iter().enumerate().flat_map(|(p, phase)| {
+        phase.steps.iter().enumerate().map(move |(s, step)| (step, model.spec(p, s)))
+    });
+    let limited = steps.filter(|(step, spec)| !spec.timeout.is_empty() && step.finished.is_none());
+    let of_steps = limited.filter_map(|(step, _)| seconds(step.started.as_ref()));
+    of_plan.into_iter().chain(of_steps).min().map(|started| started + LIMIT)
+}
+
 impl State {
     fn is_open(&self, name: &str) -> bool {
         self.world.objects.get(&key(name)) == Some(&gate(name, "open"))
@@ -170,9 +183,12 @@ impl State {
     }
 
     fn take(&mut self, step: &Step, model: &Steps) {
-        if let Some(Change::Status(before)) = self.world.take(step, &model.setup) {
+        if let Some(Change::Status { before, now }) = self.world.take(step, &model.setup) {
             let after = self.world.instance.status();
-            let violation = violated_by_status(&before, &after)
+            let is_late = limit(&after, model).is_some_and(|limit| limit <= now);
+            let violation = is_late
+                .then_some("a run or a step takes longer than it may")
+                .or_else(|| violated_by_status(&before, &after))
                 .or_else(|| self.violated_by_run(&before, &after, model))
                 .or_else(|| self.violated_by_end(&before, &after, model));
             self.violation = self.violation.or(violation);
@@ -278,6 +294,10 @@ impl State {
         if before.status.is_terminal() && before != after {
             return Some("a step that has ended was entered again");
         }
+        let is_between = before.finished.is_some() && before.attempts == after.attempts;
+        if is_between && before != after {
+            return Some("a step went on although its attempt has ended");
+        }
         let begins = !has_begun(before.status) && has_begun(after.status);
         if begins && self.world.instance.is_paused {
             return Some("a step began although the Instance is paused");
@@ -352,6 +372,8 @@ fn divergence(mut state: State, model: &Steps) -> Option<&'static str> {
                 return Some("an operator does not wait");
             }
             state.world.surroundings.now += wait;
+        } else if limit(&state.world.instance.status(), model).is_some() {
+            return Some("an operator does not wait for a time limit");
         } else if state.world.instance.is_paused {
             state.world.instance.is_paused = false;
             state.world.instance.generation += 1;

@@ -269,8 +269,11 @@ pub(crate) enum Change {
         name: String,
         before: Json,
     },
-    /// The status was written; this one was stored before.
-    Status(Box<InstanceStatus>),
+    /// The status was written; `before` was stored, and it was planned at the time `now`.
+    Status {
+        before: Box<InstanceStatus>,
+        now: i64,
+    },
     FinalizerRemoved,
 }
 
@@ -591,7 +594,7 @@ impl World {
         }
         let before = self.instance.status();
         self.instance.status = attempt.status.clone();
-        Some(Change::Status(Box::new(before)))
+        Some(Change::Status { before: Box::new(before), now: attempt.surroundings.1.now })
     }
 
     /// Whether the API server accepts a write: each has UID and resourceVersion of what was read, or the
