@@ -40,10 +40,14 @@ pub(crate) fn command_lines() -> anyhow::Result<PathBuf> {
 }
 
 fn profile(name: &str) -> anyhow::Result<PathBuf> {
+    Ok(cargo_target()?.join(name))
+}
+
+/// Directory to which cargo builds.
+pub(crate) fn cargo_target() -> anyhow::Result<PathBuf> {
     let program = env::current_exe()?;
     let target = program.ancestors().nth(2);
-    let target = target.context("path of this program is not in a target directory")?;
-    Ok(target.join(name))
+    Ok(target.context("path of this program is not in a target directory")?.to_owned())
 }
 
 /// Runs cargo, and returns what it prints to its standard output.

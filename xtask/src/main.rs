@@ -17,6 +17,7 @@ mod crds;
 mod dashboards;
 mod dist;
 mod generated;
+mod mutants;
 mod prerequisites;
 mod sources;
 mod suites;
@@ -47,6 +48,7 @@ Commands:
   hostile          Run the live tests of hostile objects, tenants and large numbers with release builds
                    and print their figures; PODOPS_FUZZ_OBJECTS, PODOPS_SCALE_PODS and
                    PODOPS_SCALE_RULES set other numbers
+  mutants          Change each condition of the planning of plans, and run the models against each change
   packages DIR     Take the packages of KUDO below a folder through their life with the command line;
                    writes docs/packages.md
   plot             Draw the data of the overview dashboard during an update; writes
@@ -75,6 +77,7 @@ fn main() -> anyhow::Result<()> {
         ["demo", args @ ..] => demo(args),
         ["dist", args @ ..] => dist::run(args),
         ["hostile"] => hostile(),
+        ["mutants"] => mutants::run(),
         ["packages", folder] => write_page("packages", &[folder], "docs/packages.md"),
         ["plot"] => write_page("plot", &[], "docs/how-to/overview.svg"),
         ["record"] => write_page("record", &[], "docs/recording.md"),
