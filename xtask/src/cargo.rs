@@ -40,11 +40,11 @@ pub(crate) fn command_lines() -> anyhow::Result<PathBuf> {
 }
 
 fn profile(name: &str) -> anyhow::Result<PathBuf> {
-    Ok(cargo_target()?.join(name))
+    Ok(target_directory()?.join(name))
 }
 
 /// Directory to which cargo builds.
-pub(crate) fn cargo_target() -> anyhow::Result<PathBuf> {
+pub(crate) fn target_directory() -> anyhow::Result<PathBuf> {
     let program = env::current_exe()?;
     let target = program.ancestors().nth(2);
     Ok(target.context("path of this program is not in a target directory")?.to_owned())

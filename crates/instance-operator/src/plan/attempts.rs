@@ -18,12 +18,9 @@ pub(super) fn time_limit(started: Timestamp, timeout: &str) -> Option<Timestamp>
 
 /// Begins the next attempt if it is due; returns whether one is under way.
 pub(super) fn begin(step: &Step, status: &mut StepStatus, work: &mut Work, now: Timestamp) -> bool {
-    let attempts = status.attempts.unwrap_or_default();
-    let Some(finished) = status.finished.as_ref().filter(|_| attempts > 0) else {
-        if status.started.is_none() {
-            status.started = Some(Time(now));
-        }
-        status.attempts.get_or_insert(1);
+    let attempts = *status.attempts.get_or_insert(1);
+    let Some(finished) = &status.finished else {
+        status.started.get_or_insert(Time(now));
         return true;
     };
     if attempts > step.retries {
