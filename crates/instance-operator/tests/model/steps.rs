@@ -358,8 +358,8 @@ impl State {
     }
 }
 
-/// Returns why a run does not end once gates open; `None` if it does. Time passes only as long as the operator
-/// asks to be called again.
+/// Returns why a run does not end once gates open; `None` if it does. Time passes only until the reconcile
+/// that the operator has scheduled.
 fn divergence(mut state: State, model: &Steps) -> Option<&'static str> {
     for _ in 0..TURNS_MAX {
         if !state.world.settle(&model.setup) {
