@@ -5,7 +5,6 @@
 
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
-use jiff::Timestamp;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{
     Api, ResourceExt,
@@ -15,6 +14,7 @@ use podops_api::{
     collaset::{CollaSetStatus, CurrentStep},
     condition, well_known,
 };
+use podops_client::shell::clock;
 use podops_e2e::{
     cluster::{TIMEOUT, TestCluster, eventually, image, programs},
     measure::Cost,
@@ -85,7 +85,7 @@ async fn a_rollout_goes_on_step_by_step(cluster: &TestCluster) {
     assert_eq!((step.steps, step.continues_at), (4, None));
     cluster.wait_for_event("steps", "RolloutPaused").await.unwrap();
     cluster.kill_and_restart("collaset-operator").await.unwrap();
-    let restarted = Timestamp::now();
+    let restarted = clock::now();
     let leases: Api<Lease> = Api::namespaced(cluster.plane.admin.clone(), "podops-system");
     let leads = async || {
         let spec = leases.get("collaset-operator").await?.spec.unwrap_or_default();

@@ -285,7 +285,12 @@ impl State {
             {
                 Some("a step failed without a cause")
             }
-            _ => None,
+            ExecutionStatus::NeverRun
+            | ExecutionStatus::Pending
+            | ExecutionStatus::InProgress
+            | ExecutionStatus::Error
+            | ExecutionStatus::Complete
+            | ExecutionStatus::FatalError => None,
         }
     }
 
