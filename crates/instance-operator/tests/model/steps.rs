@@ -515,7 +515,7 @@ fn steps_are_tried_as_often_and_as_long_as_they_may_be() {
 fn strategies_and_failures_decide_what_comes_next() {
     let goes_on = step("a", &json!({ "onFailure": "Continue" }));
     let phases = [
-        phase("one", "parallel", &[goes_on, step("b", &json!({}))]),
+        phase("one", "parallel", &[goes_on, step("b", &json!({ "retries": 1 }))]),
         phase("two", "serial", &[step("c", &json!({}))]),
     ];
     assert_holds(Steps::new(&serial_plan(&phases), Budget { breaks: 1, ..NOTHING }), 500);
@@ -540,11 +540,12 @@ fn plans_have_time_limits() {
 
 #[test]
 fn paused_instances_begin_no_step() {
-    let phases = [
-        phase("one", "serial", &[step("a", &json!({}))]),
-        phase("two", "parallel", &[step("b", &json!({}))]),
-    ];
-    assert_holds(Steps::new(&serial_plan(&phases), Budget { pauses: 1, ..NOTHING }), 500);
+    let steps = ["a", "b"].map(|name| step(name, &json!({})));
+    let together = [phase("one", "serial", &steps)];
+    let apart = [phase("one", "serial", &steps[..1]), phase("two", "parallel", &steps[1..])];
+    for phases in [&together[..], &apart[..]] {
+        assert_holds(Steps::new(&serial_plan(phases), Budget { pauses: 1, ..NOTHING }), 500);
+    }
     let deploy = serial_plan(&[phase("one", "serial", &[step("a", &json!({ "retries": 1 }))])]);
     let budget = Budget { pauses: 1, breaks: 1, passes: 1, ..NOTHING };
     assert_holds(Steps::new(&deploy, budget), 500);
