@@ -6,6 +6,7 @@
 //!
 //! - [`progress`]: a run with a step that succeeds or fails, parameters that change, and cancellation;
 //! - [`scheduling`]: which plans run, in which order, for parameters that change, requests and cancellations;
+//! - [`steps`]: attempts, time limits and failures of steps, against a clock;
 //! - [`removal`]: objects that leave the templates, the plan `cleanup`, finalizers, and other clients that
 //!   recreate objects.
 //!
@@ -16,6 +17,7 @@
 
 mod hashed;
 mod progress;
+mod properties;
 mod removal;
 mod scheduling;
 mod steps;

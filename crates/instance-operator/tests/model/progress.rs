@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use stateright::{Model, Property};
 
 use crate::{
-    hashed::{Converging, Json},
+    hashed::Json,
+    properties::{InstanceModel, properties},
     world::{
         Change, PackageObject, Setup, Step, TURNS_MAX, Without, World, config_map, serial,
         violated_by_status,
@@ -55,13 +56,12 @@ struct Plans {
     changes: u8,
     cancellations: u8,
     failures: u8,
-    converging: Converging,
 }
 
 impl Plans {
     fn new(without: Without) -> Self {
         let setup = Setup::new(package(), &OBJECTS, without);
-        Self { setup, changes: 1, cancellations: 1, failures: 1, converging: Converging::default() }
+        Self { setup, changes: 1, cancellations: 1, failures: 1 }
     }
 }
 
@@ -183,6 +183,24 @@ fn divergence(mut state: State, setup: &Setup) -> Option<&'static str> {
     (!is_current).then_some("an object is not what the last run applied")
 }
 
+impl InstanceModel for Plans {
+    fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    fn world(state: &mut State) -> &mut World {
+        &mut state.world
+    }
+
+    fn violation(state: &State) -> Option<&'static str> {
+        state.violation
+    }
+
+    fn divergence(&self, state: State) -> Option<&'static str> {
+        divergence(state, &self.setup)
+    }
+}
+
 impl Model for Plans {
     type State = State;
     type Action = Event;
@@ -240,14 +258,7 @@ impl Model for Plans {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always("safe", |_, state: &State| state.violation.is_none()),
-            Property::always("converges", |model: &Self, state: &State| {
-                let mut rest = state.clone();
-                rest.world.attempts = [None, None];
-                model.converging.contains(&rest, |rest| divergence(rest, &model.setup))
-            }),
-        ]
+        properties()
     }
 }
 

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use stateright::{Model, Property};
 
 use crate::{
-    hashed::{Converging, Json},
+    hashed::Json,
+    properties::{InstanceModel, properties},
     world::{
         Change, PackageObject, Setup, Step, TURNS_MAX, Without, World, config_map, serial,
         violated_by_status,
@@ -68,18 +69,17 @@ struct Removals {
     changes: u8,
     deletions: u8,
     restores: u8,
-    converging: Converging,
 }
 
 impl Removals {
     fn new(without: Without) -> Self {
         let setup = Setup::new(package(false), &OBJECTS, without);
-        Self { setup, changes: 2, deletions: 1, restores: 1, converging: Converging::default() }
+        Self { setup, changes: 2, deletions: 1, restores: 1 }
     }
 
     fn with_role(without: Without) -> Self {
         let setup = Setup::new(package(true), &OBJECTS, without);
-        Self { setup, changes: 0, deletions: 1, restores: 0, converging: Converging::default() }
+        Self { setup, changes: 0, deletions: 1, restores: 0 }
     }
 }
 
@@ -228,6 +228,24 @@ fn divergence(mut state: State, setup: &Setup) -> Option<&'static str> {
         .then_some("an optional object is not what the last run applied, or was not pruned")
 }
 
+impl InstanceModel for Removals {
+    fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    fn world(state: &mut State) -> &mut World {
+        &mut state.world
+    }
+
+    fn violation(state: &State) -> Option<&'static str> {
+        state.violation
+    }
+
+    fn divergence(&self, state: State) -> Option<&'static str> {
+        divergence(state, &self.setup)
+    }
+}
+
 impl Model for Removals {
     type State = State;
     type Action = Event;
@@ -291,14 +309,7 @@ impl Model for Removals {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always("safe", |_, state: &State| state.violation.is_none()),
-            Property::always("converges", |model: &Self, state: &State| {
-                let mut rest = state.clone();
-                rest.world.attempts = [None, None];
-                model.converging.contains(&rest, |rest| divergence(rest, &model.setup))
-            }),
-        ]
+        properties()
     }
 }
 

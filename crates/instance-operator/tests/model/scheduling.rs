@@ -7,8 +7,11 @@ use serde_json::{Value, json};
 use stateright::{Model, Property};
 
 use crate::{
-    hashed::{Converging, Json},
-    world::{Change, PackageObject, Setup, Step, Without, World, serial, violated_by_status},
+    properties::{InstanceModel, properties},
+    world::{
+        Change, PackageObject, Setup, Step, Without, World, gate, gate_template, serial,
+        violated_by_status,
+    },
 };
 
 const OBJECTS: [PackageObject; 1] =
@@ -52,13 +55,12 @@ enum Event {
 struct Schedules {
     setup: Setup,
     budget: Budget,
-    converging: Converging,
 }
 
 impl Schedules {
     fn new(budget: Budget, without: Without) -> Self {
         let setup = Setup::new(package(), &OBJECTS, without);
-        Self { setup, budget, converging: Converging::default() }
+        Self { setup, budget }
     }
 }
 
@@ -67,23 +69,16 @@ fn package() -> Value {
     let plan = serial(&["wait"]);
     json!({
         "operator": { "name": "op" },
-        "templates": { "gate": "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: gate\n" },
+        "templates": { "gate": gate_template("gate") },
         "tasks": [{
             "name": "wait", "kind": "Wait",
-            "spec": { "resources": ["gate"], "until": "self.data.open == 'yes'" },
+            "spec": { "resources": ["gate"], "until": "self.data.is == 'open'" },
         }],
         "parameters": [
             { "name": "P", "default": "0" }, { "name": "B", "default": "0", "trigger": "backup" },
         ],
         "plans": { "deploy": plan, "update": plan, "backup": plan },
     })
-}
-
-fn gate(is_open: bool) -> Json {
-    Json::new(json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "namespace": "ns", "name": "gate" },
-        "data": { "open": if is_open { "yes" } else { "no" } },
-    }))
 }
 
 /// Identity of the last run of a plan; empty if there was none.
@@ -133,11 +128,12 @@ impl State {
     }
 
     fn set_gate(&mut self, is_open: bool) {
-        self.world.objects.insert(GATE.to_owned(), gate(is_open));
+        let is = if is_open { "open" } else { "closed" };
+        self.world.objects.insert(GATE.to_owned(), gate("gate", is));
     }
 
     fn is_open(&self) -> bool {
-        self.world.objects.get(GATE) == Some(&gate(true))
+        self.world.objects.get(GATE) == Some(&gate("gate", "open"))
     }
 }
 
@@ -158,6 +154,24 @@ fn divergence(mut state: State, setup: &Setup) -> Option<&'static str> {
     // A change of what the plan depends on begins a requested run again.
     let is_lost = state.before_request.is_some_and(|before| before == uid(&status, "backup"));
     is_lost.then_some("a request is lost")
+}
+
+impl InstanceModel for Schedules {
+    fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    fn world(state: &mut State) -> &mut World {
+        &mut state.world
+    }
+
+    fn violation(state: &State) -> Option<&'static str> {
+        state.violation
+    }
+
+    fn divergence(&self, state: State) -> Option<&'static str> {
+        divergence(state, &self.setup)
+    }
 }
 
 impl Model for Schedules {
@@ -231,14 +245,7 @@ impl Model for Schedules {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always("safe", |_, state: &State| state.violation.is_none()),
-            Property::always("converges", |model: &Self, state: &State| {
-                let mut rest = state.clone();
-                rest.world.attempts = [None, None];
-                model.converging.contains(&rest, |rest| divergence(rest, &model.setup))
-            }),
-        ]
+        properties()
     }
 }
 

@@ -4,18 +4,19 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::kudo::{
-    ExecutionStatus, InstanceStatus, OnFailure, PhaseStatus, PlanRun, PlanStatus, Step as StepSpec,
-    StepStatus, Strategy,
+    ExecutionStatus, InstancePlan, InstanceStatus, OnFailure, PhaseStatus, PlanRun, PlanStatus,
+    Step as StepSpec, StepStatus, Strategy,
 };
 use podops_model_support::assert_holds;
 use serde_json::{Value, json};
 use stateright::{Model, Property};
 
 use crate::{
-    hashed::{Converging, Json},
+    properties::{InstanceModel, properties},
     world::{
-        Change, PackageObject, Setup, Step, Surroundings, TURNS_MAX, Without, World,
+        Change, PackageObject, Setup, Step, TURNS_MAX, Without, World, gate, gate_template,
         violated_by_status,
     },
 };
@@ -74,7 +75,6 @@ enum Event {
 struct Steps {
     setup: Setup,
     budget: Budget,
-    converging: Converging,
 }
 
 impl Steps {
@@ -84,21 +84,33 @@ impl Steps {
             Setup::new(package(deploy, "self.data.is == 'open'"), &OBJECTS, Without::Nothing);
         // Steps of the edited OperatorVersion do not wait.
         let setup = setup.edited(package(deploy, "true"));
-        Self { setup, budget, converging: Converging::default() }
+        Self { setup, budget }
+    }
+
+    /// The plan `deploy`.
+    fn plan(&self) -> &InstancePlan {
+        &self.setup.version.spec.plans["deploy"]
     }
 
     /// How a step is to be done.
     fn spec(&self, phase: usize, step: usize) -> &StepSpec {
-        &self.setup.version.spec.plans["deploy"].phases[phase].steps[step]
+        &self.plan().phases[phase].steps[step]
+    }
+
+    /// The steps of a run, and how each is to be done.
+    fn steps_of<'a>(
+        &'a self,
+        run: &'a PlanStatus,
+    ) -> impl Iterator<Item = (&'a StepStatus, &'a StepSpec)> {
+        let statuses = run.phases.iter().flat_map(|phase| &phase.steps);
+        statuses.zip(self.plan().phases.iter().flat_map(|phase| &phase.steps))
     }
 }
 
 /// Content of an OperatorVersion whose steps wait until the condition is true for their gates.
 fn package(deploy: &Value, until: &str) -> Value {
     let names = OBJECTS.map(|object| object.name);
-    let template =
-        |name: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n");
-    let templates = names.map(|name| (name.to_owned(), json!(template(name))));
+    let templates = names.map(|name| (name.to_owned(), json!(gate_template(name))));
     let task = |name: &str| {
         json!({ "name": name, "kind": "Wait", "spec": {
             "resources": [name], "until": until, "failed": "self.data.is == 'broken'",
@@ -125,13 +137,6 @@ fn phase(name: &str, strategy: &str, steps: &[Value]) -> Value {
     json!({ "name": name, "strategy": strategy, "steps": steps })
 }
 
-fn gate(name: &str, is: &str) -> Json {
-    Json::new(json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "namespace": "ns", "name": name },
-        "data": { "is": is },
-    }))
-}
-
 fn key(name: &str) -> String {
     format!("ConfigMap {name}")
 }
@@ -146,7 +151,7 @@ fn is_passed(status: &StepStatus, spec: &StepSpec) -> bool {
         || status.status == ExecutionStatus::FatalError && spec.on_failure == OnFailure::Continue
 }
 
-fn seconds(time: Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>) -> Option<i64> {
+fn seconds(time: Option<&Time>) -> Option<i64> {
     time.map(|time| time.0.as_second())
 }
 
@@ -163,12 +168,10 @@ fn earlier<'a>(
 /// The first time limit of what runs, in seconds.
 fn limit(status: &InstanceStatus, model: &Steps) -> Option<i64> {
     let run = status.plan_status.get("deploy").filter(|run| run.status.is_running())?;
-    let plan = &model.setup.version.spec.plans["deploy"];
-    let of_plan = seconds(run.started.as_ref()).filter(|_| !plan.timeout.is_empty());
-    let steps = run.phases.iter().enumerate().flat_map(|(p, phase)| {
-        phase.steps.iter().enumerate().map(move |(s, step)| (step, model.spec(p, s)))
-    });
-    let limited = steps.filter(|(step, spec)| !spec.timeout.is_empty() && step.finished.is_none());
+    let of_plan = seconds(run.started.as_ref()).filter(|_| !model.plan().timeout.is_empty());
+    let limited = model
+        .steps_of(run)
+        .filter(|(step, spec)| !spec.timeout.is_empty() && step.finished.is_none());
     let of_steps = limited.filter_map(|(step, _)| seconds(step.started.as_ref()));
     of_plan.into_iter().chain(of_steps).min().map(|started| started + LIMIT)
 }
@@ -203,7 +206,7 @@ impl State {
         model: &Steps,
     ) -> Option<&'static str> {
         let run = after.plan_status.get("deploy")?;
-        let plan = &model.setup.version.spec.plans["deploy"];
+        let plan = model.plan();
         let mut is_held_back = false;
         for (p, phase) in run.phases.iter().enumerate() {
             if has_begun(phase.status) && is_held_back {
@@ -257,7 +260,7 @@ impl State {
         if attempts > spec.retries + 1 {
             return Some("a step was tried more often than it may be");
         }
-        let now = self.world.surroundings.now;
+        let now = self.world.now;
         let (started, finished) = (seconds(step.started.as_ref()), seconds(step.finished.as_ref()));
         if started > Some(now)
             || finished > Some(now)
@@ -327,39 +330,35 @@ impl State {
             return None;
         }
         let run = after.plan_status.get("deploy").filter(|run| run.uid == ended.uid)?;
-        let steps = run.phases.iter().enumerate().flat_map(|(p, phase)| {
-            phase.steps.iter().enumerate().map(move |(s, step)| (step, (p, s)))
-        });
-        let steps: Vec<(&StepStatus, &StepSpec)> =
-            steps.map(|(step, (p, s))| (step, model.spec(p, s))).collect();
         if ended.status == ExecutionStatus::Complete {
-            let is_complete = steps.iter().all(|(step, spec)| is_passed(step, spec));
+            let is_complete = model.steps_of(run).all(|(step, spec)| is_passed(step, spec));
             return (!is_complete).then_some("a run is complete without its steps");
         }
-        let has_failed = steps.iter().any(|(step, spec)| {
+        let has_failed = model.steps_of(run).any(|(step, spec)| {
             step.status == ExecutionStatus::FatalError && spec.on_failure == OnFailure::Fail
         });
-        let plan = &model.setup.version.spec.plans["deploy"];
         let took = seconds(ended.finished.as_ref()).zip(seconds(ended.started.as_ref()));
         let took_too_long =
-            !plan.timeout.is_empty() && took.is_some_and(|(to, from)| to - from >= LIMIT);
-        let is_unknown = self.world.surroundings.is_edited
-            && ended.message.starts_with("OperatorVersionChanged");
+            !model.plan().timeout.is_empty() && took.is_some_and(|(to, from)| to - from >= LIMIT);
+        let is_unknown =
+            self.world.is_edited && ended.message.starts_with("OperatorVersionChanged");
         (!has_failed && !took_too_long && !is_unknown).then_some("a run failed without a cause")
     }
 
-    /// The step that is held because it failed.
+    /// Whether a step is held because it failed.
     fn is_held(&self, model: &Steps) -> bool {
         let status = self.world.instance.status();
         let Some(run) = status.plan_status.get("deploy") else { return false };
-        let mut phases = run.phases.iter().enumerate();
-        phases.any(|(p, phase)| {
-            phase.steps.iter().enumerate().any(|(s, step)| {
-                let spec = model.spec(p, s);
-                let has_failed = step.status == ExecutionStatus::Error && step.finished.is_some();
-                has_failed && step.attempts == Some(spec.retries + 1)
-            })
+        model.steps_of(run).any(|(step, spec)| {
+            let has_failed = step.status == ExecutionStatus::Error && step.finished.is_some();
+            has_failed && step.attempts == Some(spec.retries + 1)
         })
+    }
+
+    fn request(&mut self) {
+        let instance = &mut self.world.instance;
+        instance.requested = format!("request-{}", instance.generation);
+        instance.generation += 1;
     }
 }
 
@@ -376,7 +375,7 @@ fn divergence(mut state: State, model: &Steps) -> Option<&'static str> {
             if wait == 0 {
                 return Some("an operator does not wait");
             }
-            state.world.surroundings.now += wait;
+            state.world.now += wait;
         } else if limit(&state.world.instance.status(), model).is_some() {
             return Some("an operator does not wait for a time limit");
         } else if state.world.instance.is_paused {
@@ -397,11 +396,21 @@ fn divergence(mut state: State, model: &Steps) -> Option<&'static str> {
     (!state.world.instance.requested.is_empty()).then_some("a request stays")
 }
 
-impl State {
-    fn request(&mut self) {
-        let instance = &mut self.world.instance;
-        instance.requested = format!("request-{}", instance.generation);
-        instance.generation += 1;
+impl InstanceModel for Steps {
+    fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    fn world(state: &mut State) -> &mut World {
+        &mut state.world
+    }
+
+    fn violation(state: &State) -> Option<&'static str> {
+        state.violation
+    }
+
+    fn divergence(&self, state: State) -> Option<&'static str> {
+        divergence(state, self)
     }
 }
 
@@ -422,7 +431,7 @@ impl Model for Steps {
         }
         events.extend(state.world.steps().into_iter().map(Event::Step));
         let left = state.left;
-        let steps = self.setup.version.spec.plans["deploy"].phases.iter().flat_map(|p| &p.steps);
+        let steps = self.plan().phases.iter().flat_map(|phase| &phase.steps);
         let names = OBJECTS.map(|gate| gate.name);
         for name in names.into_iter().filter(|name| steps.clone().any(|step| step.name == *name)) {
             if !state.is_open(name) {
@@ -435,7 +444,7 @@ impl Model for Steps {
         if left.passes > 0 {
             events.extend(PASSES.map(Event::Pass));
         }
-        let Surroundings { is_edited, remembers, .. } = state.world.surroundings;
+        let World { is_edited, remembers, .. } = state.world;
         let is_paused = state.world.instance.is_paused;
         for (is_possible, event) in [
             (left.pauses > 0 && !is_paused, Event::Pause),
@@ -463,7 +472,7 @@ impl Model for Steps {
             }
             Event::Pass(seconds) => {
                 next.left.passes -= 1;
-                next.world.surroundings.now += seconds;
+                next.world.now += seconds;
             }
             Event::Pause | Event::Resume => {
                 next.left.pauses -= u8::from(event == Event::Pause);
@@ -476,25 +485,18 @@ impl Model for Steps {
             }
             Event::EditVersion => {
                 next.left.edits -= 1;
-                next.world.surroundings.is_edited = true;
+                next.world.is_edited = true;
             }
             Event::Restart(operator) => {
                 next.world.attempts[operator] = None;
-                next.world.surroundings.remembers[operator] = false;
+                next.world.remembers[operator] = false;
             }
         }
         (next != *state).then_some(next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always("safe", |_, state: &State| state.violation.is_none()),
-            Property::always("converges", |model: &Self, state: &State| {
-                let mut rest = state.clone();
-                rest.world.attempts = [None, None];
-                model.converging.contains(&rest, |rest| divergence(rest, model))
-            }),
-        ]
+        properties()
     }
 }
 

@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use podops_api::kudo::{InstanceSpec, InstanceStatus, InventoryEntry};
 use serde_json::{Value, json};
 
-use crate::hashed::{Hashed, Json, hash_of};
+use crate::hashed::{Converging, Hashed, Json, hash_of};
 
 /// Turns after which a reconcile counts as endless.
 pub(crate) const TURNS_MAX: usize = 50;
@@ -89,13 +89,13 @@ pub(crate) type Objects = BTreeMap<String, Json>;
 
 /// What an operator knows beside the Instance and its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Surroundings {
+struct Surroundings {
     /// Time, in seconds.
-    pub(crate) now: i64,
+    now: i64,
     /// Whether the OperatorVersion has another content than when the Instance was created.
-    pub(crate) is_edited: bool,
-    /// Whether each operator still knows the content that it had before.
-    pub(crate) remembers: [bool; 2],
+    is_edited: bool,
+    /// Whether the operator still knows the content that it had before.
+    remembers: bool,
 }
 
 /// What an operator is doing.
@@ -103,8 +103,8 @@ pub(crate) struct Surroundings {
 pub(crate) struct Attempt {
     /// The Instance that it was begun with.
     observed: Stored,
-    /// What it knows beside that: operator and surroundings at its last step.
-    surroundings: (usize, Surroundings),
+    /// What it knew beside that at its last step.
+    surroundings: Surroundings,
     /// Status that is not written yet.
     status: Json,
     /// Objects that were read or written: `None` if there is none.
@@ -141,7 +141,12 @@ pub(crate) struct World {
     pub(crate) cache: Stored,
     pub(crate) objects: Objects,
     pub(crate) attempts: [Option<Attempt>; 2],
-    pub(crate) surroundings: Surroundings,
+    /// Time, in seconds.
+    pub(crate) now: i64,
+    /// Whether the OperatorVersion has been edited.
+    pub(crate) is_edited: bool,
+    /// Whether each operator still knows the content that the OperatorVersion had before.
+    pub(crate) remembers: [bool; 2],
     next_uid: u8,
 }
 
@@ -196,13 +201,15 @@ pub(crate) struct Setup {
     pub(crate) without: Without,
     /// What operators do next, by the hash of their attempt.
     decisions: Mutex<HashMap<u64, Decision>>,
+    pub(crate) converging: Converging,
 }
 
 impl Setup {
     /// An OperatorVersion with this content.
     pub(crate) fn new(spec: Value, objects: &'static [PackageObject], without: Without) -> Self {
         let version = version("v/1", spec);
-        Self { version, edited: None, objects, without, decisions: Mutex::default() }
+        let (decisions, converging) = (Mutex::default(), Converging::default());
+        Self { version, edited: None, objects, without, decisions, converging }
     }
 
     /// The same with the content that the OperatorVersion has after an edit.
@@ -231,6 +238,19 @@ pub(crate) fn config_map(name: &str) -> String {
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\ndata:\n  p: \"{{{{ .Params.P }}}}\"\n"
     )
+}
+
+/// A ConfigMap that a controller opens, breaks or closes.
+pub(crate) fn gate(name: &str, is: &str) -> Json {
+    Json::new(json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "namespace": "ns", "name": name },
+        "data": { "is": is },
+    }))
+}
+
+/// The template of a gate.
+pub(crate) fn gate_template(name: &str) -> String {
+    format!("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n")
 }
 
 /// A plan whose steps do the task of their name, one after another.
@@ -282,7 +302,7 @@ fn key(id: &ObjectId) -> String {
 }
 
 impl Attempt {
-    fn new(observed: Stored, surroundings: (usize, Surroundings)) -> Self {
+    fn new(observed: Stored, surroundings: Surroundings) -> Self {
         let status = observed.status.clone();
         Self { observed, surroundings, status, known: BTreeMap::new(), writes: Vec::new() }
     }
@@ -327,10 +347,10 @@ impl Attempt {
             status: typed(&self.status),
             ..Observed::default()
         };
-        let (operator, Surroundings { is_edited, remembers, .. }) = self.surroundings;
+        let Surroundings { is_edited, remembers, .. } = self.surroundings;
         let first = Some(Arc::clone(&setup.version));
         (observed.version, observed.version_of_run) = if is_edited {
-            (setup.edited.clone(), first.filter(|_| remembers[operator]))
+            (setup.edited.clone(), first.filter(|_| remembers))
         } else {
             (first, None)
         };
@@ -365,7 +385,7 @@ impl Attempt {
     }
 
     fn plan(&self, setup: &Setup) -> Plan {
-        let now = Timestamp::from_second(self.surroundings.1.now).unwrap();
+        let now = Timestamp::from_second(self.surroundings.now).unwrap();
         let mut plan = plan(&self.observed(setup), now);
         if setup.without == Without::Record {
             plan.status.inventory.retain(|entry| !entry.uid.is_empty());
@@ -476,7 +496,9 @@ impl World {
             instance,
             objects: Objects::new(),
             attempts: [None, None],
-            surroundings: Surroundings { now: 0, is_edited: false, remembers: [true; 2] },
+            now: 0,
+            is_edited: false,
+            remembers: [true; 2],
             next_uid: 0,
         }
     }
@@ -509,7 +531,7 @@ impl World {
         let observed = if operator == 0 { &self.instance } else { &self.cache };
         let observed = observed.clone();
         let attempt = self.attempts[operator].take();
-        let surroundings = (operator, self.surroundings);
+        let surroundings = self.surroundings(operator);
         let mut attempt = attempt.unwrap_or_else(|| Attempt::new(observed.clone(), surroundings));
         attempt.surroundings = surroundings;
         let mut change = None;
@@ -538,6 +560,11 @@ impl World {
         change
     }
 
+    fn surroundings(&self, operator: usize) -> Surroundings {
+        let Self { now, is_edited, remembers, .. } = *self;
+        Surroundings { now, is_edited, remembers: remembers[operator] }
+    }
+
     fn read(&self, attempt: &mut Attempt, needed: BTreeSet<ObjectId>) {
         for id in needed {
             let live = self.objects.get(&key(&id)).cloned();
@@ -547,7 +574,7 @@ impl World {
 
     /// Time until the up-to-date operator reconciles a settled Instance again; `None` if it does not.
     pub(crate) fn requeue_after(&self, setup: &Setup) -> Option<Duration> {
-        let mut attempt = Attempt::new(self.instance.clone(), (0, self.surroundings));
+        let mut attempt = Attempt::new(self.instance.clone(), self.surroundings(0));
         loop {
             let decision = setup.decision(&attempt);
             let Next::Read(needed) = decision.next else { return decision.requeue_after };
@@ -594,7 +621,7 @@ impl World {
         }
         let before = self.instance.status();
         self.instance.status = attempt.status.clone();
-        Some(Change::Status { before: Box::new(before), now: attempt.surroundings.1.now })
+        Some(Change::Status { before: Box::new(before), now: attempt.surroundings.now })
     }
 
     /// Whether the API server accepts a write: each has UID and resourceVersion of what was read, or the
