@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::{
     admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
-    coordination::v1::Lease,
+    coordination::v1::{Lease, LeaseSpec},
     core::v1::{Pod, Service, ServiceAccount},
     events::v1::Event,
 };
@@ -511,9 +511,18 @@ impl TestCluster {
     ///
     /// If the Lease cannot be read.
     pub async fn leader(&self, operator: &str) -> anyhow::Result<String> {
+        Ok(self.lease(operator).await?.holder_identity.unwrap_or_default())
+    }
+
+    /// Lease of an operator; empty if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If the Lease cannot be read.
+    pub async fn lease(&self, operator: &str) -> anyhow::Result<LeaseSpec> {
         let leases: Api<Lease> = Api::namespaced(self.plane.admin.clone(), "podops-system");
         let spec = leases.get_opt(operator).await?.and_then(|lease| lease.spec);
-        Ok(spec.and_then(|spec| spec.holder_identity).unwrap_or_default())
+        Ok(spec.unwrap_or_default())
     }
 
     async fn wait_for_leaders(&self) -> anyhow::Result<()> {

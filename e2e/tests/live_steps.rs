@@ -5,9 +5,9 @@
 
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, ResourceExt,
+    ResourceExt,
     api::{Patch, PatchParams},
 };
 use podops_api::{
@@ -86,10 +86,9 @@ async fn a_rollout_goes_on_step_by_step(cluster: &TestCluster) {
     cluster.wait_for_event("steps", "RolloutPaused").await.unwrap();
     cluster.kill_and_restart("collaset-operator").await.unwrap();
     let restarted = clock::now();
-    let leases: Api<Lease> = Api::namespaced(cluster.plane.admin.clone(), "podops-system");
     let leads = async || {
-        let spec = leases.get("collaset-operator").await?.spec.unwrap_or_default();
-        Ok(spec.renew_time.is_some_and(|renewed| renewed.0 > restarted))
+        let renewed = cluster.lease("collaset-operator").await?.renew_time;
+        Ok(renewed.is_some_and(|renewed| renewed.0 > restarted))
     };
     eventually(TIMEOUT, leads).await.unwrap();
     tokio::time::sleep(UNCHANGED_FOR).await;
