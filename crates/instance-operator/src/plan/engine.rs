@@ -48,11 +48,8 @@ struct Run<'a> {
 /// Advances the plan that runs, if one does.
 pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Timestamp) -> Plan {
     let Some(running) = run::running(&plan.status).cloned() else { return plan };
-    let is_new_run = observed
-        .status
-        .plan_status
-        .get(&running.name)
-        .is_none_or(|known| known.uid != running.uid || !known.status.is_running());
+    let is_new_run =
+        observed.status.plan_status.get(&running.name).is_none_or(|known| known.uid != running.uid);
     if is_new_run {
         plan.events.push(reasons::started(&running.name));
     }
@@ -325,12 +322,8 @@ impl Run<'_> {
                 status.done.clear();
                 status.message.clear();
             }
-            Tasks::Unknown => {
-                // What was reported stays until more is known.
-                if status.status != ExecutionStatus::Error {
-                    status.status = ExecutionStatus::InProgress;
-                }
-            }
+            // What was reported stays until more is known.
+            Tasks::Unknown => {}
             Tasks::Incomplete { waits, errors } => {
                 let has_errors = !errors.is_empty();
                 let lines = if has_errors { errors } else { waits };

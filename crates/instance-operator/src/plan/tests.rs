@@ -4,6 +4,7 @@ mod cluster_objects;
 mod failures;
 mod graceful;
 mod interruptions;
+mod records;
 mod takeover;
 
 use std::sync::Arc;

@@ -1,0 +1,98 @@
+//! What the status and events record of a run, besides its progress.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{DEPLOYMENT, JOB, failed_job, healthy_deployment, phase, step, version};
+use crate::simulation::{World, config_map};
+
+/// An Instance whose plan waits for a Deployment.
+fn waiting() -> World {
+    let phases = json!([phase("serial", &[step("web", &["web"])])]);
+    let mut world = World::new(&version(&phases, &json!({ "web": DEPLOYMENT })), &json!({}));
+    world.reconcile();
+    world
+}
+
+fn last_update(world: &World) -> Timestamp {
+    let plan = &world.status().plan_status["deploy"];
+    plan.last_updated_timestamp.as_ref().unwrap().0
+}
+
+#[test]
+fn each_run_of_a_plan_has_an_event() {
+    let mut world = waiting();
+    let is_begin = |event: &&String| event.starts_with("PlanStarted");
+    assert_eq!(world.events.iter().filter(is_begin).count(), 1);
+    world.report("Deployment", "web", json!({ "observedGeneration": 1 }));
+    world.reconcile();
+    assert_eq!(world.events.iter().filter(is_begin).count(), 1, "the same run goes on");
+    world.request("deploy", "mine");
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "IN_PROGRESS");
+    assert_eq!(world.events.iter().filter(is_begin).count(), 2, "it runs from its begin");
+}
+
+#[test]
+fn a_plan_records_when_its_status_changed_last() {
+    let mut world = waiting();
+    let begun = last_update(&world);
+    world.sleep(60);
+    world.reconcile();
+    assert_eq!(last_update(&world), begun, "nothing has changed");
+    world.report("Deployment", "web", json!({ "observedGeneration": 1 }));
+    world.reconcile();
+    assert!(last_update(&world) > begun, "the message of its step has changed");
+    let changed = last_update(&world);
+    world.sleep(60);
+    world.report("Deployment", "web", healthy_deployment());
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+    assert!(last_update(&world) > changed);
+}
+
+/// Two phases side by side: a ConfigMap after a Deployment, and a Job.
+fn parallel_phases() -> Value {
+    let templates = json!({ "web": DEPLOYMENT, "job": JOB, "last": config_map("last") });
+    let phases = json!([
+        { "name": "first", "strategy": "serial", "steps": [step("web", &["web"]), step("last", &["last"])] },
+        { "name": "second", "strategy": "serial", "steps": [step("job", &["job"])] },
+    ]);
+    let mut content = version(&phases, &templates);
+    content["plans"]["deploy"]["strategy"] = json!("parallel");
+    content
+}
+
+#[test]
+fn nothing_is_written_once_a_plan_has_failed() {
+    let mut world = World::new(&parallel_phases(), &json!({}));
+    world.reconcile();
+    world.log.sort();
+    assert_eq!(world.log, ["apply Deployment default/web", "apply Job default/job"]);
+    world.report("Deployment", "web", healthy_deployment());
+    world.report("Job", "job", failed_job());
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "FATAL_ERROR");
+    assert_eq!(world.log.len(), 2, "{:?}", world.log);
+}
+
+/// Otherwise a change of a parameter would run `update`, for which nothing is there.
+#[test]
+fn only_a_complete_rollout_deploys_an_instance() {
+    let mut content = parallel_phases();
+    content["plans"]["backup"] = json!({ "phases": [phase("serial", &[step("last", &["last"])])] });
+    content["plans"]["update"] = content["plans"]["backup"].clone();
+    let mut world = World::new(&content, &json!({}));
+    world.reconcile();
+    world.report("Job", "job", failed_job());
+    world.reconcile();
+    world.request("backup", "mine");
+    world.reconcile();
+    assert_eq!(world.runs(), ["deploy FATAL_ERROR", "backup COMPLETE"]);
+    world.set("P", "2");
+    world.reconcile();
+    assert_eq!(
+        (world.plan("deploy"), world.plan("update")),
+        ("IN_PROGRESS".into(), "NEVER_RUN".into())
+    );
+}
