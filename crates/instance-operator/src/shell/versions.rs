@@ -12,6 +12,7 @@ use podops_api::{
     kudo::{InstanceStatus, OperatorVersion},
 };
 use podops_client::{
+    decode::Decoded,
     object_key::ObjectKey,
     shell::store::{IndexedStore, WatchProgress},
 };
@@ -52,8 +53,9 @@ impl Versions {
         observed.version = self.find(&ObjectKey::new(namespace, name));
         // The event of one that was created just before the Instance may arrive later.
         if observed.version.is_none() && !name.is_empty() {
-            let versions: Api<OperatorVersion> = Api::namespaced(self.client.clone(), namespace);
-            let found = versions.get_opt(name).await?;
+            let versions: Api<Decoded<OperatorVersion>> =
+                Api::namespaced(self.client.clone(), namespace);
+            let found = versions.get_opt(name).await?.and_then(Decoded::ok);
             observed.version = found.map(|found| Arc::new(Version::of(namespace, &found)));
         }
         observed.dependencies = self.dependencies(observed.version.as_deref());

@@ -4,9 +4,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use clap::Args;
 use futures::{StreamExt as _, future::join_all, stream};
-use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, Client, Resource as _,
+    Client, Resource as _,
     runtime::{
         WatchStreamExt as _,
         reflector::{self, ObjectRef},
@@ -26,10 +25,11 @@ use podops_client::{
         apply::{self, UnfinishedWrites},
         clock,
         events::Events,
+        read,
         store::{IndexedStore, reflect},
     },
     status_throttle::StatusChange,
-    write::{Outcome, PODS, Write},
+    write::{Outcome, PODS, Target, Write},
 };
 use podops_runtime::{
     controller::{ControllerConfig, Requeue},
@@ -260,17 +260,16 @@ impl Context {
         observed: &Observed,
         unknown: &[PodName],
     ) -> Result<BTreeMap<PodName, Missing>, ReconcileError> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &observed.namespace);
         let reads = unknown.iter().take(READS_MAX).map(async |name| {
-            let found = pods.get_metadata_opt(name.as_str()).await;
-            (name.clone(), found)
+            let target = Target::new(PODS, &observed.namespace, name.as_str());
+            (name.clone(), read::metadata(&self.client, &target).await)
         });
         let mut missing = BTreeMap::new();
         for (name, found) in join_all(reads).await {
             match found.map_err(Cause::Discovery)? {
                 None => drop(missing.insert(name, Missing::NotFound)),
-                Some(pod) => {
-                    let labels = pod.metadata.labels.unwrap_or_default();
+                Some(metadata) => {
+                    let labels = metadata.labels.unwrap_or_default();
                     // A Pod under control will appear in the cache.
                     if !well_known::is_controlled(&labels) {
                         missing.insert(name, Missing::NotControlled);
