@@ -333,7 +333,7 @@ pub struct CurrentStep {
 #[serde(rename_all = "camelCase", default)]
 pub struct WaitingPods {
     /// Phase of PodOpsLifecycle; Queued if the operation has not started, Starting if the Pods have
-    /// not been available yet.
+    /// not been available yet, Invalid if their lifecycle labels cannot be read.
     pub phase: String,
     /// Reason for waiting.
     pub reason: String,

@@ -29,6 +29,8 @@ const STARTING_REASONS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 const QUEUED: &str = "Queued";
 /// Phase of Pods that have not been ready yet.
 const STARTING: &str = "Starting";
+/// Phase of Pods whose lifecycle labels cannot be read.
+const INVALID: &str = "Invalid";
 /// Maximum number of groups; bounds the size of the status.
 const MAX_GROUPS: usize = 20;
 /// Maximum number of Pod names in a group.
@@ -158,7 +160,14 @@ fn starting_wait(observed: &Observed, pod: &PodView) -> Option<Wait> {
 
 /// Returns why a Pod's operation waits; `None` if it has none.
 fn operation_wait(pod: &PodView) -> Option<Wait> {
-    let known = PodLifecycle::parse(&pod.labels).ok()?;
+    let known = match PodLifecycle::parse(&pod.labels) {
+        Ok(known) => known,
+        // No operator goes on with such a Pod.
+        Err(error) => {
+            let reason = format!("{error}; fix or remove it");
+            return Some(Wait { phase: INVALID.to_owned(), reason, since: pod.created });
+        }
+    };
     let ids = [lifecycle::COLLASET, lifecycle::POD_DELETE];
     let operation = ids.into_iter().find_map(|id| known.operations.get(id))?;
     let phase = Phase::of(operation);
@@ -309,6 +318,16 @@ mod tests {
                  prot.podopslifecycle.kusionstack.io/lb",
             ]
         );
+    }
+
+    #[test]
+    fn a_label_that_cannot_be_read_is_named() {
+        let mut pod = pod("a", &[(LabelKind::Operating, 10)]);
+        // Without the ID of its operation.
+        pod.labels.insert("operating.podopslifecycle.kusionstack.io".to_owned(), "1".to_owned());
+        let (groups, _) = reported(vec![pod]);
+        assert!(groups[0].starts_with("1 Invalid a since 0: "), "{groups:?}");
+        assert!(groups[0].ends_with("; fix or remove it"), "{groups:?}");
     }
 
     #[test]
