@@ -1,7 +1,7 @@
 //! Removes values of Secrets from messages: those of the API server and of templates may quote them.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use podops_api::kudo::InstanceStatus;
+use podops_api::kudo::{InstanceStatus, ParameterSource};
 use podops_client::event::ObjectEvent;
 use serde_json::json;
 
@@ -12,6 +12,18 @@ pub const REDACTED: &str = "[redacted]";
 /// Length from which a value is replaced wherever it occurs, in bytes; a shorter one only in quotes, because
 /// it is a part of other words.
 const LENGTH_MIN: usize = 4;
+
+/// Returns the references and values of the parameters that come from Secrets or are sensitive, and are not
+/// empty.
+pub fn secret_values(observed: &Observed) -> impl Iterator<Item = (&ParameterSource, &String)> {
+    observed.spec.parameters_from.iter().filter_map(|source| {
+        let name = &source.name;
+        let value = observed.sources.get(name)?.value.as_ref().filter(|value| !value.is_empty())?;
+        let parameter = observed.version.as_ref().and_then(|version| version.parameter(name));
+        let is_secret = source.secret_key_ref.is_some() || parameter.is_some_and(|p| p.sensitive);
+        is_secret.then_some((source, value))
+    })
+}
 
 /// Texts that must not be in a message.
 #[derive(Clone, Debug, Default)]
@@ -25,19 +37,7 @@ impl Redaction {
     #[must_use]
     pub fn of(observed: &Observed) -> Self {
         let mut texts = Vec::new();
-        for (name, source) in &observed.sources {
-            let Some(value) = source.value.as_ref().filter(|value| !value.is_empty()) else {
-                continue;
-            };
-            let from_secret = observed
-                .spec
-                .parameters_from
-                .iter()
-                .any(|known| known.name == *name && known.secret_key_ref.is_some());
-            let parameter = observed.version.as_ref().and_then(|version| version.parameter(name));
-            if !from_secret && !parameter.is_some_and(|parameter| parameter.sensitive) {
-                continue;
-            }
+        for (_, value) in secret_values(observed) {
             let quoted = json!(value).to_string();
             let escaped = quoted.trim_matches('"').to_owned();
             let forms = [value.clone(), escaped, STANDARD.encode(value)];

@@ -322,8 +322,12 @@ impl Run<'_> {
                 status.done.clear();
                 status.message.clear();
             }
-            // What was reported stays until more is known.
-            Tasks::Unknown => {}
+            Tasks::Unknown => {
+                // What was reported stays until more is known.
+                if status.status != ExecutionStatus::Error {
+                    status.status = ExecutionStatus::InProgress;
+                }
+            }
             Tasks::Incomplete { waits, errors } => {
                 let has_errors = !errors.is_empty();
                 let lines = if has_errors { errors } else { waits };

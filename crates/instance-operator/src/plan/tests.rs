@@ -321,10 +321,21 @@ fn an_object_of_somebody_else_is_not_touched_unless_asked() {
 
     let adopting = config_map("a")
         .replace("  name: a\n", "  name: a\n  annotations:\n    kudo.dev/adopt: \"true\"\n");
-    let mut world = World::new(&version(&phases, &json!({ "a": adopting })), &json!({}));
-    world.add(foreign);
+    let adopting = version(&phases, &json!({ "a": adopting }));
+    let mut world = World::new(&adopting, &json!({}));
+    world.add(foreign.clone());
     world.reconcile();
     assert_eq!(world.plan("deploy"), "COMPLETE");
+
+    let mut controlled = foreign;
+    controlled["metadata"]["ownerReferences"] =
+        json!([{ "kind": "ReplicaSet", "name": "r", "uid": "other", "controller": true }]);
+    let mut world = World::new(&adopting, &json!({}));
+    world.add(controlled);
+    world.reconcile();
+    let (status, message) = world.step("a");
+    assert_eq!((status.as_str(), world.log.len()), ("ERROR", 0));
+    assert!(message.contains("ConfigMap default/a was made by ReplicaSet r"), "{message}");
 }
 
 #[test]
@@ -438,6 +449,35 @@ fn a_child_belongs_to_its_parent_which_waits_for_its_plans() {
     assert_eq!(world.plan("deploy"), "FATAL_ERROR");
     let mut deletions = world.log.iter().filter(|change| change.starts_with("delete"));
     assert_eq!(deletions.next(), None, "only a Job is replaced because it failed");
+}
+
+/// Each user who may read an Instance sees its parameters.
+#[test]
+fn a_child_refers_to_the_secrets_of_its_parent() {
+    let child_of = |parameters: &str| {
+        let phases = json!([phase("serial", &[step("child", &["child"])])]);
+        let mut version = version(&phases, &json!({ "p": parameters }));
+        let spec = json!({ "package": "zoo", "operatorVersion": "0.2.0", "parameterFile": "p" });
+        version["tasks"] = json!([{ "name": "child", "kind": "KudoOperator", "spec": spec }]);
+        version["parameters"] = json!([{ "name": "P", "default": "1" }, { "name": "PASSWORD" }]);
+        let mut world = World::new(&version, &json!({}));
+        refer_to_secret(&mut world, "PASSWORD");
+        world.reconcile();
+        world
+    };
+    let whole = child_of("ADMIN: {{ .Params.PASSWORD }}\nP: \"{{ .Params.P }}\"\n");
+    let spec = &whole.object("Instance", "app-zoo").unwrap()["spec"];
+    assert_eq!(spec["parameters"], json!({ "P": "1" }));
+    let source = json!([{ "name": "ADMIN", "secretKeyRef": { "name": "s", "key": "k" } }]);
+    assert_eq!(spec["parametersFrom"], source);
+
+    let parts = ["ADMIN: x{{ .Params.PASSWORD }}", "ADMIN: {{ b64enc .Params.PASSWORD }}"];
+    for parameters in parts {
+        let world = child_of(parameters);
+        assert_eq!((world.plan("deploy").as_str(), world.log.len()), ("FATAL_ERROR", 0));
+        let (_, message) = world.step("child");
+        assert!(message.contains(r#""ADMIN" depends on the value of a Secret"#), "{message}");
+    }
 }
 
 /// K20: KUDO reads the OperatorVersion of a child from the namespace of the Instance.
@@ -1069,6 +1109,16 @@ fn translations_are_reported_and_left_fields_are_not_sent() {
     assert_eq!(world.object("Deployment", "web").unwrap()["spec"].get("replicas"), None);
 }
 
+/// Gives a parameter the value `hunter2` of a Secret.
+fn refer_to_secret(world: &mut World, parameter: &str) {
+    world.edit(|spec| {
+        let source = json!([{ "name": parameter, "secretKeyRef": { "name": "s", "key": "k" } }]);
+        spec.parameters_from = serde_json::from_value(source).unwrap();
+    });
+    let value = SourceValue { value: Some("hunter2".to_owned()), ..SourceValue::default() };
+    world.observed.sources.insert(parameter.to_owned(), value);
+}
+
 /// A template that prints a secret, or an API server that quotes one, is not in the status and no event.
 #[test]
 fn values_of_secrets_are_in_no_message() {
@@ -1077,12 +1127,7 @@ fn values_of_secrets_are_in_no_message() {
         version(&json!([phase("serial", &[step("a", &["a"])])]), &json!({ "a": template }));
     version["parameters"] = json!([{ "name": "PASSWORD", "sensitive": true }]);
     let mut world = World::new(&version, &json!({}));
-    world.edit(|spec| {
-        let source = json!([{ "name": "PASSWORD", "secretKeyRef": { "name": "s", "key": "k" } }]);
-        spec.parameters_from = serde_json::from_value(source).unwrap();
-    });
-    let value = SourceValue { value: Some("hunter2".to_owned()), ..SourceValue::default() };
-    world.observed.sources.insert("PASSWORD".to_owned(), value);
+    refer_to_secret(&mut world, "PASSWORD");
     world.reconcile();
     assert_eq!(world.plan("deploy"), "FATAL_ERROR");
     let (_, message) = world.step("a");

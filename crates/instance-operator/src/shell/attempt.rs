@@ -34,10 +34,10 @@ use crate::{
     view::Observed,
 };
 
-/// Turns of planning, reading and writing in one attempt; another one follows.
+/// Turns of planning, reading and writing in one attempt; then the status is written, and another one follows.
 const TURNS_MAX: usize = 100;
-/// Time after which an attempt writes no more objects, so that what it has done is recorded: a reconcile is
-/// abandoned after a minute.
+/// Time after which an attempt writes no more objects, so that the status shows what it has done: a reconcile
+/// is abandoned after a minute.
 const ATTEMPT_MAX: Duration = Duration::from_secs(20);
 /// Number of objects of one type from which a list of their metadata is cheaper than single requests.
 const LIST_MIN: usize = 3;
@@ -61,7 +61,7 @@ impl Attempted {
     /// Returns whether more is to be done before the status is written.
     pub(super) fn is_interrupted(&self) -> bool {
         let is_first = self.plan.change.as_ref().is_some_and(InstanceChange::is_first);
-        self.error.is_some() || is_first || self.end != End::All
+        self.error.is_some() || is_first || self.end == End::Outdated
     }
 }
 
@@ -102,12 +102,22 @@ impl Access<'_> {
             let writes = std::mem::take(&mut plan.writes);
             let Written { events, end } = self.write(observed, writes, deadline).await;
             attempted.events.extend(events);
-            if end != End::All {
-                attempted.end = end;
-                return attempted;
+            match end {
+                End::All => {}
+                End::Outdated => {
+                    attempted.end = end;
+                    return attempted;
+                }
+                End::Deadline => {
+                    attempted.end = end;
+                    break;
+                }
             }
         }
-        attempted.plan = Plan { status: observed.status.clone(), ..Plan::default() };
+        // The status shows what was done; its event, or at the latest this time, lets another attempt continue.
+        let requeue_after = (attempted.end == End::Deadline).then_some(Duration::ZERO);
+        let status = observed.status.clone();
+        attempted.plan = Plan { requeue_after, status, ..Plan::default() };
         attempted
     }
 

@@ -215,9 +215,11 @@ async fn reconcile(
     if attempted.is_interrupted() {
         return context.interrupt(&reference, &observed, stored, attempted).await;
     }
-    let Attempted { plan, events, .. } = attempted;
+    let Attempted { plan, events, end, .. } = attempted;
     let waits = [context.failures.record(&observed, Instant::now()), plan.requeue_after];
-    context.await_changes(&key, &plan, sources, &objects);
+    if end == End::All {
+        context.await_changes(&key, &plan, sources, &objects);
+    }
     context.metrics.record(&key, &plan.status);
     // Its last event may have arrived meanwhile.
     if context.instances.get(&key).is_none() {
@@ -373,9 +375,8 @@ impl Context {
             self.change(observed, change).await?;
         }
         Ok(match end {
-            End::All => Requeue::AwaitChange,
             End::Outdated => Requeue::After(self.failures.record_outdated(&observed.uid)),
-            End::Deadline => Requeue::After(RECONCILE_INTERVAL),
+            End::All | End::Deadline => Requeue::AwaitChange,
         })
     }
 

@@ -121,7 +121,8 @@ fn is_of_fields(status: &Status) -> bool {
 #[derive(Deserialize)]
 struct List {
     metadata: ListMetadata,
-    items: Vec<Item>,
+    /// An empty list of metadata is null.
+    items: Option<Vec<Item>>,
 }
 
 #[derive(Deserialize)]
@@ -220,7 +221,7 @@ impl Objects<'_> {
         let list: List =
             serde_json::from_str(&self.request(Call::get(path, METADATA_LIST)).await?)?;
         let wanted =
-            list.items.into_iter().filter(|item| names.contains(item.metadata.name.as_str()));
+            list.items.into_iter().flatten().filter(|item| names.contains(&*item.metadata.name));
         let mut objects = BTreeMap::new();
         for item in wanted {
             let id = ObjectId {

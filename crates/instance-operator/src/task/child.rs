@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use podops_api::kudo::Task;
+use podops_api::kudo::{ParameterSource, Task};
 use podops_packages::{template::Data, values};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     apply::{Ownership, apply},
@@ -15,6 +15,7 @@ use crate::{
     dependencies::version_name,
     object::enhance::{HERITAGE, INSTANCE, OPERATOR},
     reasons,
+    redaction::secret_values,
 };
 
 pub(super) fn advance(
@@ -35,8 +36,11 @@ pub(super) fn advance(
     if context.version.namespace != observed.namespace && !context.version.namespace.is_empty() {
         reference["namespace"] = json!(context.version.namespace);
     }
-    let mut child_spec =
-        json!({ "operatorVersion": reference, "parameters": parameters(task, context)? });
+    let Parameters { plain, references } = parameters(task, context)?;
+    let mut child_spec = json!({ "operatorVersion": reference, "parameters": plain });
+    if !references.is_empty() {
+        child_spec["parametersFrom"] = json!(references);
+    }
     // Otherwise a child would have other rights than its parent.
     let service_account = &observed.spec.service_account_name;
     if !service_account.is_empty() {
@@ -59,20 +63,62 @@ pub(super) fn advance(
     Ok(apply(vec![child], Ownership::Kept, context, work)?.into_state())
 }
 
-/// Values of the parameter file: lists and maps become YAML.
-fn parameters(
-    task: &Task,
-    context: &TaskContext<'_>,
-) -> Result<BTreeMap<String, String>, TaskFailure> {
+/// Parameters of a child.
+#[derive(Default)]
+struct Parameters {
+    /// Values. Lists and maps are YAML.
+    plain: BTreeMap<String, String>,
+    /// References to what the parent refers to: each user who may read an Instance sees its values.
+    references: Vec<ParameterSource>,
+}
+
+/// Returns the parameters of the parameter file.
+///
+/// It is rendered with placeholders for the values of Secrets, too: what differs depends on such a value, and
+/// must be the whole value, so that the child can refer to it.
+fn parameters(task: &Task, context: &TaskContext<'_>) -> Result<Parameters, TaskFailure> {
     let file = &task.spec.parameter_file;
     if file.is_empty() {
-        return Ok(BTreeMap::new());
+        return Ok(Parameters::default());
     }
-    let data = Data {
-        names: render::names(context, false),
-        parameters: context.parameters.clone(),
-        pipes: None,
-    };
+    let mut plain = rendered(file, context, context.parameters.clone())?;
+    let secrets: BTreeMap<String, &ParameterSource> = secret_values(context.observed)
+        .map(|(source, _)| (format!("placeholder-of-parameter-{}", source.name), source))
+        .collect();
+    if secrets.is_empty() {
+        return Ok(Parameters { plain, references: Vec::new() });
+    }
+    let mut placeholders = context.parameters.clone();
+    for (placeholder, source) in &secrets {
+        placeholders.insert(source.name.clone(), json!(placeholder));
+    }
+    let hidden = rendered(file, context, placeholders)?;
+    let mut references = Vec::new();
+    for (name, value) in &hidden {
+        if let Some(source) = secrets.get(value) {
+            references.push(ParameterSource { name: name.clone(), ..(*source).clone() });
+            plain.remove(name);
+        }
+    }
+    match plain.iter().find(|(name, value)| hidden.get(*name) != Some(value)) {
+        None => Ok(Parameters { plain, references }),
+        Some((name, _)) => Err(TaskFailure::new(
+            &reasons::TASK_RENDERING_ERROR,
+            format!(
+                "parameter file {file}: parameter {name:?} depends on the value of a Secret, which must not \
+                 be in the spec of an Instance; pass that value alone, so that the child refers to the Secret"
+            ),
+        )),
+    }
+}
+
+/// Values of the parameter file.
+fn rendered(
+    file: &str,
+    context: &TaskContext<'_>,
+    parameters: BTreeMap<String, Value>,
+) -> Result<BTreeMap<String, String>, TaskFailure> {
+    let data = Data { names: render::names(context, false), parameters, pipes: None };
     let text = render::render(file, &data, context)?;
     values::of_file(&text).map_err(|error| {
         let message = format!("parameter file {file}: {error}");

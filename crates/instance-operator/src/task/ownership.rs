@@ -13,7 +13,7 @@ use crate::{
     reasons,
 };
 
-/// Annotation that permits taking over an object that another client made.
+/// Annotation that permits taking over an object that another client made, and no controller owns.
 pub(super) const ADOPT: &str = "kudo.dev/adopt";
 
 /// Adds to an object what the operator adds.
@@ -64,11 +64,15 @@ pub(super) fn other_maker(
     let is_owned = items(live, "/metadata/ownerReferences").any(|owner| owner["uid"] == uid);
     let is_known = entry(&work.inventory, &ObjectId::of(object))
         .is_some_and(|entry| !entry.uid.is_empty() && entry.uid == text(live, "/metadata/uid"));
-    if is_owned || is_known || annotation(object, ADOPT) == Some("true") {
+    if is_owned || is_known {
         return None;
     }
+    // An object has one controller only.
     if let Some(owner) = controller(live) {
         return Some(format!("{} {}", text(owner, "/kind"), text(owner, "/name")));
+    }
+    if annotation(object, ADOPT) == Some("true") {
+        return None;
     }
     match label(live, INSTANCE) {
         // Instances share cluster-scoped objects; it may also be what KUDO made for this one.

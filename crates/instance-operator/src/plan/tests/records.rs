@@ -1,10 +1,14 @@
 //! What the status and events record of a run, besides its progress.
 
 use jiff::Timestamp;
+use podops_api::kudo::ExecutionStatus;
 use serde_json::{Value, json};
 
 use super::{DEPLOYMENT, JOB, failed_job, healthy_deployment, phase, step, version};
-use crate::simulation::{World, config_map};
+use crate::{
+    object::ObjectId,
+    simulation::{World, config_map},
+};
 
 /// An Instance whose plan waits for a Deployment.
 fn waiting() -> World {
@@ -63,17 +67,49 @@ fn parallel_phases() -> Value {
     content
 }
 
+/// In the pass that reads what fails the second phase, the first has read what it would write.
 #[test]
 fn nothing_is_written_once_a_plan_has_failed() {
-    let mut world = World::new(&parallel_phases(), &json!({}));
+    let mut content = parallel_phases();
+    content["templates"]["other"] = json!(DEPLOYMENT.replace("name: web", "name: other"));
+    content["templates"]["pod"] = json!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: x\n");
+    let failed = json!({ "resources": ["pod"], "until": "false", "failed": "true" });
+    let tasks = content["tasks"].as_array_mut().unwrap();
+    tasks.push(json!({ "name": "other", "kind": "Apply", "spec": { "resources": ["other"] } }));
+    tasks.push(json!({ "name": "fails", "kind": "Wait", "spec": failed }));
+    content["plans"]["deploy"]["phases"][1]["steps"] =
+        json!([step("other", &["other"]), step("fails", &["fails"])]);
+    let mut world = World::new(&content, &json!({}));
+    let metadata = json!({ "name": "x", "namespace": "default" });
+    world.add(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata }));
     world.reconcile();
-    world.log.sort();
-    assert_eq!(world.log, ["apply Deployment default/web", "apply Job default/job"]);
+    assert_eq!((world.plan("deploy").as_str(), world.log.len()), ("IN_PROGRESS", 2));
     world.report("Deployment", "web", healthy_deployment());
-    world.report("Job", "job", failed_job());
+    world.report("Deployment", "other", healthy_deployment());
     world.reconcile();
     assert_eq!(world.plan("deploy"), "FATAL_ERROR");
     assert_eq!(world.log.len(), 2, "{:?}", world.log);
+}
+
+/// A status may be written while objects are: a step that has begun is in progress, and an error stays until
+/// more is known.
+#[test]
+fn a_step_has_begun_once_its_first_object_is_read() {
+    let phases = json!([phase("serial", &[step("last", &["last"])])]);
+    let mut world =
+        World::new(&version(&phases, &json!({ "last": config_map("last") })), &json!({}));
+    let first_pass = |world: &World| {
+        let plan = crate::plan::plan(&world.observed, Timestamp::UNIX_EPOCH);
+        assert!(!plan.needs.is_empty(), "something is to be read");
+        plan.status.plan_status["deploy"].phases[0].steps[0].status
+    };
+    assert_eq!(first_pass(&world), ExecutionStatus::InProgress);
+    let metadata = json!({ "name": "last", "namespace": "default" });
+    let last = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata });
+    world.rejected.push(ObjectId::of(&last));
+    world.reconcile();
+    assert_eq!(world.step("last").0, "ERROR");
+    assert_eq!(first_pass(&world), ExecutionStatus::Error);
 }
 
 /// Otherwise a change of a parameter would run `update`, for which nothing is there.
