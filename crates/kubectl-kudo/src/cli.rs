@@ -1,6 +1,6 @@
 //! Commands and their arguments.
 
-use std::path::PathBuf;
+use std::{convert::Infallible, env, path::PathBuf};
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use podops_packages::verify::ParameterCheck;
@@ -24,11 +24,20 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// Returns a path in which `$NAME` and `${NAME}` are replaced by variables of the environment. One that does
+/// not exist is empty, as KUDO has it.
+#[allow(clippy::unnecessary_wraps, reason = "the form of parsers of values")]
+#[allow(clippy::disallowed_methods, reason = "variables in a path are of the environment")]
+fn expanded(path: &str) -> Result<PathBuf, Infallible> {
+    let variable = |name: &str| Some(env::var(name).unwrap_or_default());
+    Ok(PathBuf::from(&*shellexpand::env_with_context_no_errors(path, variable)))
+}
+
 /// Which cluster, namespace and home folder.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Connection {
-    /// Folder of the repository list
-    #[arg(long, global = true, env = "KUDO_HOME", value_name = "DIR")]
+    /// Folder of the repository list; variables in it are expanded
+    #[arg(long, global = true, env = "KUDO_HOME", value_name = "DIR", value_parser = expanded)]
     pub home: Option<PathBuf>,
     /// File with the contexts; $KUBECONFIG, or ~/.kube/config by default
     #[arg(long, global = true, value_name = "FILE")]

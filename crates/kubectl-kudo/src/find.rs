@@ -172,10 +172,15 @@ pub(crate) fn of_folder(root: &Path) -> anyhow::Result<Files> {
             bail!("{}: the folder is nested too deep", folder.display());
         }
         for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
-            let path = entry?.path();
-            if path.is_dir() {
+            let entry = entry?;
+            let (path, kind) = (entry.path(), entry.file_type()?);
+            if kind.is_dir() {
                 open.push((path, depth + 1));
                 continue;
+            }
+            if !kind.is_file() {
+                // It could be outside the package, or never end.
+                bail!("{}: a package has only files and folders, and no links", path.display());
             }
             let content = read(&path, left)?;
             left -= u64::try_from(content.len())?;

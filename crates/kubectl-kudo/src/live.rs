@@ -116,6 +116,25 @@ impl Live {
         }
     }
 
+    /// Returns nothing, as an object would not exist any more, or why the API server would reject its deletion.
+    ///
+    /// # Errors
+    ///
+    /// If the API server does not respond.
+    pub(crate) async fn try_delete(
+        &mut self,
+        id: &ObjectId,
+    ) -> anyhow::Result<Result<Option<Value>, Rejected>> {
+        let Some(api) = self.api(id).await? else { return Ok(Ok(None)) };
+        let params = DeleteParams { dry_run: true, ..DeleteParams::background() };
+        match api.delete(&id.name, &params).await {
+            Ok(_) => Ok(Ok(None)),
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(Ok(None)),
+            Err(kube::Error::Api(status)) => Ok(Err(Rejected { message: status.message.clone() })),
+            Err(error) => Err(error).with_context(|| format!("cannot try to delete {id}")),
+        }
+    }
+
     /// Returns an object as the API server would store it, or why it would reject it. In a namespace that does
     /// not exist yet, or of a type that is not served yet, the object is what was passed.
     ///

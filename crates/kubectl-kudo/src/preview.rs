@@ -56,6 +56,8 @@ pub struct Preview {
     earlier: Vec<String>,
     /// Objects that would be deleted, and exist.
     deleted: BTreeSet<ObjectId>,
+    /// Child Instances that would change, as they would be.
+    children: BTreeMap<ObjectId, Value>,
     turns: usize,
     now: Timestamp,
 }
@@ -68,8 +70,16 @@ impl Preview {
         observed.spec.paused = false;
         let earlier = observed.status.history.iter().map(|run| run.uid.clone()).collect();
         let redaction = Redaction::of(&observed);
-        let deleted = BTreeSet::new();
-        Self { observed, redaction, runs: Vec::new(), earlier, deleted, turns: 0, now }
+        Self {
+            observed,
+            redaction,
+            runs: Vec::new(),
+            earlier,
+            deleted: BTreeSet::new(),
+            children: BTreeMap::new(),
+            turns: 0,
+            now,
+        }
     }
 
     /// Goes on until something is to be read or tried, or nothing is left.
@@ -110,7 +120,11 @@ impl Preview {
         let id = write.id();
         let response = match result {
             Ok(response) => response,
-            Err(rejected) => return drop(self.observed.failures.insert(id, rejected.message)),
+            Err(rejected) => {
+                self.note_rejection(&id, &rejected);
+                self.observed.failures.insert(id, rejected.message);
+                return;
+            }
         };
         let before = self.observed.objects.get(&id).and_then(Option::clone);
         let response = match write {
@@ -128,6 +142,23 @@ impl Preview {
             self.deleted.insert(id.clone());
         }
         self.observed.objects.insert(id, response.map(Arc::new));
+    }
+
+    /// Child Instances that would be created, changed or deleted, as they would be stored.
+    #[must_use]
+    pub fn children(&self) -> Vec<Value> {
+        self.children.values().cloned().collect()
+    }
+
+    /// Adds what a child Instance would do.
+    pub fn include(&mut self, child: &ObjectId, runs: Vec<PreviewedRun>) {
+        let name = format!("{}/{}", child.namespace, child.name);
+        for mut run in runs {
+            if run.child.is_empty() {
+                run.child.clone_from(&name);
+            }
+            self.runs.push(run);
+        }
     }
 
     /// What the change would do, without the values of Secrets.
@@ -181,11 +212,41 @@ impl Preview {
             }
             return;
         };
+        self.note_child(&id, &change, before, after);
         if let Some(step) = self.step_mut(&place) {
             step.objects.push(change);
         } else if let Some(run) = self.runs.last_mut() {
             run.pruned.push(change);
         }
+    }
+
+    /// A step shows why it does not go on; a run completes although something stays that it would prune.
+    fn note_rejection(&mut self, id: &ObjectId, rejected: &Rejected) {
+        let is_pruning = self.place().is_some_and(|place| place.step.is_empty());
+        if let Some(run) = self.runs.last_mut().filter(|_| is_pruning) {
+            run.not_pruned.push(format!("{id}: {}", rejected.message));
+        }
+    }
+
+    fn note_child(
+        &mut self,
+        id: &ObjectId,
+        change: &ObjectChange,
+        before: Option<&Value>,
+        after: Option<&Value>,
+    ) {
+        if !id.object_type.is("kudo.dev", "Instance") {
+            return;
+        }
+        let child = match change.action {
+            Action::Create | Action::Change => after.cloned(),
+            Action::Delete => before.cloned().map(|mut child| {
+                child["metadata"]["deletionTimestamp"] = json!(self.now.to_string());
+                child
+            }),
+            Action::ScaleToZero => None,
+        };
+        self.children.extend(child.map(|child| (id.clone(), child)));
     }
 
     /// Completes the step that waits, as if what it waits for had happened. Returns false if there is none,

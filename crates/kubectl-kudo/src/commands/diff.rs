@@ -1,7 +1,11 @@
 //! `plan diff`.
 
-use anyhow::Context as _;
-use instance_operator::{object::ObjectId, object_write::ObjectWrite};
+use anyhow::{Context as _, anyhow};
+use instance_operator::{
+    object::ObjectId,
+    object_write::ObjectWrite,
+    view::{Observed, version_key},
+};
 use kube::ResourceExt as _;
 use kubectl_kudo::{
     cli::{Connection, Diff},
@@ -13,6 +17,7 @@ use kubectl_kudo::{
 };
 use podops_api::kudo::{Instance, InstanceSpec, OperatorVersion};
 use podops_packages::convert;
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::{given, move_to};
@@ -23,6 +28,9 @@ use crate::{
     live::Live,
     output::print,
 };
+
+/// Number of Instances that may contain one another in a preview.
+const DEPTH_MAX: usize = 10;
 
 /// Shows what a change of an Instance would do.
 ///
@@ -36,7 +44,7 @@ pub(crate) async fn diff(
     diff: Diff,
 ) -> anyhow::Result<()> {
     let format = Format::parse(diff.output.as_deref())?;
-    let (mut instance, version) = changed(connection, cluster, &diff).await?;
+    let Changed { mut instance, version, resolved } = changed(connection, cluster, &diff).await?;
     given(&diff.values)?.set(&mut instance.spec);
     if let Some(plan) = diff.name {
         instance.spec.plan_execution.plan_name = plan;
@@ -44,9 +52,8 @@ pub(crate) async fn diff(
     }
     instance.metadata.generation = instance.metadata.generation.map(|known| known + 1);
     let observed = cluster.check(&instance, &version).await?;
-    let mut preview = Preview::new(observed, clock::now());
-    complete(&mut preview, &mut Live::new(cluster.client.clone())).await?;
-    let runs = preview.into_runs();
+    let mut previews = Previews { cluster, resolved, live: Live::new(cluster.client.clone()) };
+    let runs = previews.runs(observed, 0).await?;
     let has_effect = runs.iter().any(PreviewedRun::has_effect);
     if format == Format::Text {
         print(&text(&runs))?;
@@ -56,30 +63,41 @@ pub(crate) async fn diff(
     if has_effect { Err(Failure::Differences.into()) } else { Ok(()) }
 }
 
+/// What a command changes.
+struct Changed {
+    instance: Instance,
+    version: OperatorVersion,
+    /// OperatorVersions of the package that it names, and of those that this one depends on.
+    resolved: Vec<OperatorVersion>,
+}
+
 /// Returns the Instance, of the package that the command names, if it does, and its OperatorVersion.
 async fn changed(
     connection: &Connection,
     cluster: &Cluster,
     diff: &Diff,
-) -> anyhow::Result<(Instance, OperatorVersion)> {
+) -> anyhow::Result<Changed> {
     let Some(argument) = &diff.package else {
         let instance = cluster.instance(&diff.instance).await?;
         let version = cluster.version_of(&instance).await?;
-        return Ok((instance, version));
+        return Ok(Changed { instance, version, resolved: Vec::new() });
     };
     let name = instance_name(&diff.instance)?;
     let finder = Finder::new(connection, &diff.search);
     let packages = resolve(&finder, &Source::parse(argument), &diff.search.versions())?;
-    let package = packages.last().context("there is no package")?;
-    let mut version = convert::operator_version(package)?;
-    version.metadata.namespace = Some(cluster.namespace.clone());
-    // With the same content, it is the one that exists.
-    let installed = cluster.versions().get_opt(&version.name_any()).await?;
-    let version = installed.filter(|known| known.spec == version.spec).unwrap_or(version);
+    let mut resolved = Vec::new();
+    for package in &packages {
+        let mut version = convert::operator_version(package)?;
+        version.metadata.namespace = Some(cluster.namespace.clone());
+        // With the same content, it is the one that exists.
+        let installed = cluster.versions().get_opt(&version.name_any()).await?;
+        resolved.push(installed.filter(|known| known.spec == version.spec).unwrap_or(version));
+    }
+    let version = resolved.last().context("there is no package")?.clone();
     let instance = cluster.instances().get_opt(name).await?;
     let mut instance = instance.unwrap_or_else(|| new_instance(name, &cluster.namespace));
     move_to(&mut instance.spec, &version);
-    Ok((instance, version))
+    Ok(Changed { instance, version, resolved })
 }
 
 /// An Instance that does not exist yet.
@@ -89,6 +107,60 @@ fn new_instance(name: &str, namespace: &str) -> Instance {
     instance.metadata.uid = Some(Uuid::new_v4().to_string());
     instance.metadata.generation = Some(0);
     instance
+}
+
+/// Previews of an Instance and its children.
+struct Previews<'a> {
+    cluster: &'a Cluster,
+    resolved: Vec<OperatorVersion>,
+    live: Live,
+}
+
+impl Previews<'_> {
+    /// Returns what an Instance would do, and after it its children, down to [`DEPTH_MAX`].
+    ///
+    /// # Errors
+    ///
+    /// If something cannot be read.
+    async fn runs(
+        &mut self,
+        observed: Observed,
+        depth: usize,
+    ) -> anyhow::Result<Vec<PreviewedRun>> {
+        let mut preview = Preview::new(observed, clock::now());
+        complete(&mut preview, &mut self.live).await?;
+        for child in preview.children() {
+            let id = ObjectId::of(&child);
+            let runs = if depth < DEPTH_MAX {
+                Box::pin(self.runs_of_child(child, depth + 1)).await
+            } else {
+                Err(anyhow!("{DEPTH_MAX} Instances contain it, and no more are shown"))
+            };
+            let unknown = |error| vec![PreviewedRun::unknown(format!("{error:#}"))];
+            preview.include(&id, runs.unwrap_or_else(unknown));
+        }
+        Ok(preview.into_runs())
+    }
+
+    async fn runs_of_child(
+        &mut self,
+        child: Value,
+        depth: usize,
+    ) -> anyhow::Result<Vec<PreviewedRun>> {
+        let instance: Instance = serde_json::from_value(child)?;
+        let key = version_key(&instance.spec, &self.cluster.namespace);
+        let resolved = self.resolved.iter().find(|version| key_of(version) == key);
+        let version = match resolved {
+            Some(version) => version.clone(),
+            None => self.cluster.version_of(&instance).await?,
+        };
+        let observed = self.cluster.check(&instance, &version).await?;
+        self.runs(observed, depth).await
+    }
+}
+
+fn key_of(version: &OperatorVersion) -> String {
+    format!("{}/{}", version.namespace().unwrap_or_default(), version.name_any())
 }
 
 /// Reads and tries what a preview needs, until it is complete.
@@ -114,7 +186,9 @@ async fn complete(preview: &mut Preview, live: &mut Live) -> anyhow::Result<()> 
                             Ok(Some((**object).clone()))
                         }
                         ObjectWrite::Apply { object, .. } => live.try_apply(object).await?,
-                        ObjectWrite::ScaleToZero { .. } | ObjectWrite::Delete { .. } => Ok(None),
+                        ObjectWrite::Delete { .. } => live.try_delete(&write.id()).await?,
+                        // Who may not scale it may not delete it either, as a rule.
+                        ObjectWrite::ScaleToZero { .. } => Ok(None),
                     };
                     preview.tried(&write, result);
                 }

@@ -51,7 +51,7 @@ pub(crate) async fn status(
     if !wait {
         return print(&status_text(cluster, &instance, &version.spec));
     }
-    let baseline = Baseline::of(&instance);
+    let baseline = Baseline::before_last_run(&instance);
     let mut shown = String::new();
     let name = instance.name_any();
     let until = Until::Complete(&baseline);
@@ -128,10 +128,7 @@ pub(crate) async fn wait(
         return waiting::wait(cluster, name, Until::Deleted, seconds, |_| Ok(())).await;
     }
     let found = cluster.instance(instance).await?;
-    // The last run counts as well, if it has failed before.
-    let history = found.status.iter().flat_map(|status| &status.history);
-    let last_run = history.map(|run| run.uid.clone()).nth(1);
-    let baseline = Baseline { last_run, ..Baseline::of(&found) };
+    let baseline = Baseline::before_last_run(&found);
     let until = match wait_for {
         WaitFor::Ready => Until::Ready(&baseline),
         WaitFor::Complete | WaitFor::Deleted => Until::Complete(&baseline),

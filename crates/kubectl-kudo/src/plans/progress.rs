@@ -38,6 +38,15 @@ impl Baseline {
         Self { generation: changed.metadata.generation.unwrap_or_default(), ..self }
     }
 
+    /// Returns the baseline of waiting for an Instance as it is: its last run counts as well, if it has failed
+    /// before.
+    #[must_use]
+    pub fn before_last_run(instance: &Instance) -> Self {
+        let history = instance.status.iter().flat_map(|status| &status.history);
+        let last_run = history.map(|run| run.uid.clone()).nth(1);
+        Self { last_run, ..Self::of(instance) }
+    }
+
     /// Returns what is known of an Instance as it is.
     #[must_use]
     pub fn of(instance: &Instance) -> Self {

@@ -11,10 +11,13 @@ use serde_json::Value;
 use super::difference::{FieldChange, changes};
 
 /// Run of a plan, as it would be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PreviewedRun {
-    /// Name of the plan.
+    /// Child Instance, as `<namespace>/<name>`; empty for the Instance that is changed.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub child: String,
+    /// Name of the plan; empty if it cannot be known.
     pub plan: String,
     /// Why it would run.
     pub reason: String,
@@ -22,7 +25,10 @@ pub struct PreviewedRun {
     pub steps: Vec<PreviewedStep>,
     /// Objects that left the templates, which would be deleted at the end.
     pub pruned: Vec<ObjectChange>,
-    /// Why it would fail; empty if it would not.
+    /// Objects that left the templates and cannot be deleted, with the reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_pruned: Vec<String>,
+    /// Why it would fail, or cannot be known; empty if it would not.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub error: String,
     /// Identity of the run.
@@ -110,9 +116,22 @@ impl PreviewedRun {
             plan: plan.to_owned(),
             uid: uid.to_owned(),
             reason: reason.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Plans of a child Instance that cannot be known.
+    #[must_use]
+    pub const fn unknown(error: String) -> Self {
+        Self {
+            child: String::new(),
+            plan: String::new(),
+            reason: String::new(),
             steps: Vec::new(),
             pruned: Vec::new(),
-            error: String::new(),
+            not_pruned: Vec::new(),
+            error,
+            uid: String::new(),
         }
     }
 
@@ -131,12 +150,14 @@ impl PreviewedRun {
     #[must_use]
     pub fn has_effect(&self) -> bool {
         let has_effect = |step: &PreviewedStep| !step.objects.is_empty() || !step.error.is_empty();
-        !self.pruned.is_empty() || !self.error.is_empty() || self.steps.iter().any(has_effect)
+        let is_pruning = !self.pruned.is_empty() || !self.not_pruned.is_empty();
+        is_pruning || !self.error.is_empty() || self.steps.iter().any(has_effect)
     }
 
     /// Removes the values of Secrets from everything.
     pub(super) fn redact(&mut self, redaction: &Redaction) {
         redaction.apply(&mut self.error);
+        self.not_pruned.iter_mut().for_each(|text| redaction.apply(text));
         for step in &mut self.steps {
             redaction.apply(&mut step.error);
             for wait in &mut step.waits {

@@ -5,6 +5,9 @@ use podops_api::kudo::InstanceStatus;
 
 use super::*;
 
+/// Object whose deletion is forbidden.
+const UNDELETABLE: &str = "ConfigMap default/kept";
+
 /// Objects of a cluster, by kind and name.
 type Objects = BTreeMap<String, Value>;
 
@@ -42,9 +45,15 @@ fn observed(version: &Value) -> Observed {
 /// would be.
 fn preview(observed: Observed, objects: &mut Objects) -> (Vec<PreviewedRun>, InstanceStatus) {
     let mut preview = Preview::new(observed, Timestamp::UNIX_EPOCH);
+    complete(&mut preview, objects);
+    let status = preview.observed.status.clone();
+    (preview.into_runs(), status)
+}
+
+fn complete(preview: &mut Preview, objects: &mut Objects) {
     loop {
         match preview.turn() {
-            Turn::End => break,
+            Turn::End => return,
             Turn::Read(needs) => {
                 for object_type in needs.types {
                     let is_served = object_type.kind != "Thing";
@@ -67,8 +76,6 @@ fn preview(observed: Observed, objects: &mut Objects) -> (Vec<PreviewedRun>, Ins
             }
         }
     }
-    let status = preview.observed.status.clone();
-    (preview.into_runs(), status)
 }
 
 /// Result of a write: a Job cannot be changed while it exists.
@@ -79,6 +86,9 @@ fn tried(
 ) -> Result<Option<Value>, Rejected> {
     let id = write.id().to_string();
     let ObjectWrite::Apply { object, .. } = write else {
+        if id == UNDELETABLE {
+            return Err(Rejected { message: "forbidden".to_owned() });
+        }
         objects.remove(&id);
         return Ok(None);
     };
@@ -151,6 +161,63 @@ fn deletions_and_what_left_the_templates_are_shown() {
                     scaled to 0, its Pods leave through PodOpsLifecycle\n    - CollaSet default/web\n  at the \
                     end, because they left the templates\n    - ConfigMap default/config\n";
     assert_eq!(text(&runs), expected);
+}
+
+/// A step goes on without the object; the run completes, and the object stays.
+#[test]
+fn objects_that_cannot_be_deleted_are_shown() {
+    let kept = CONFIG.replace("name: config", "name: kept");
+    let pruned = format!("{{{{ if eq .Params.ON \"true\" }}}}{kept}{{{{ end }}}}");
+    let templates = json!({ "kept": pruned });
+    let pruning = version(&json!([apply("kept")]), &templates, &["kept"]);
+    let mut objects = Objects::new();
+    let (_, status) = preview(observed(&pruning), &mut objects);
+    let mut off = Observed { status, generation: 2, ..observed(&pruning) };
+    off.spec.parameters.insert("ON".to_owned(), "false".to_owned());
+    let (runs, _) = preview(off, &mut objects.clone());
+    let expected = "Plan deploy would run: parameters changed: ON\n  at the end, because they left the \
+                    templates\n    ! would stay: ConfigMap default/kept: forbidden\n";
+    assert_eq!(text(&runs), expected);
+    assert!(runs[0].has_effect());
+
+    let mut toggle = apply("kept");
+    toggle["kind"] = json!("Toggle");
+    toggle["spec"]["parameter"] = json!("ON");
+    let toggling = version(&json!([toggle]), &json!({ "kept": kept }), &["kept"]);
+    let (_, status) = preview(observed(&toggling), &mut objects);
+    let mut off = Observed { status, generation: 2, ..observed(&toggling) };
+    off.spec.parameters.insert("ON".to_owned(), "false".to_owned());
+    let (runs, _) = preview(off, &mut objects);
+    let found = text(&runs);
+    assert!(found.contains("! would not go on: ") && found.contains("forbidden"), "{found}");
+}
+
+#[test]
+fn child_instances_that_would_change_are_known() {
+    let child = "apiVersion: kudo.dev/v1beta1\nkind: Instance\nmetadata:\n  name: child\nspec:\n  \
+                 operatorVersion: { name: v }\n  parameters: { P: \"{{ .Params.P }}\" }\n";
+    let mut toggle = apply("child");
+    toggle["kind"] = json!("Toggle");
+    toggle["spec"]["parameter"] = json!("ON");
+    let version = version(&json!([toggle]), &json!({ "child": child }), &["child"]);
+    let mut objects = Objects::new();
+    let mut created = Preview::new(observed(&version), Timestamp::UNIX_EPOCH);
+    complete(&mut created, &mut objects);
+    let children = created.children();
+    assert_eq!(children[0]["spec"]["parameters"]["P"], "1");
+    let status = created.observed.status.clone();
+    let run = PreviewedRun::new("deploy", "of-child", "the Instance is new");
+    created.include(&ObjectId::of(&children[0]), vec![run]);
+    let found = text(&created.into_runs());
+    let expected = "Plan deploy of Instance default/child would run: the Instance is new";
+    assert!(found.contains(expected), "{found}");
+
+    let mut off = Observed { status, generation: 2, ..observed(&version) };
+    off.spec.parameters.insert("ON".to_owned(), "false".to_owned());
+    let mut deleted = Preview::new(off, Timestamp::UNIX_EPOCH);
+    complete(&mut deleted, &mut objects);
+    let children = deleted.children();
+    assert_eq!(children[0]["metadata"]["deletionTimestamp"], "1970-01-01T00:00:00Z");
 }
 
 #[test]

@@ -20,14 +20,21 @@ pub fn text(runs: &[PreviewedRun]) -> String {
 }
 
 fn run_text(run: &PreviewedRun) -> String {
-    let mut lines = vec![format!("Plan {} would run: {}", run.plan, run.reason)];
+    let PreviewedRun { child, plan, reason, .. } = run;
+    if plan.is_empty() {
+        return format!("Instance {child}: its plans are not known: {}\n", shortened(&run.error));
+    }
+    let of_child = if child.is_empty() { String::new() } else { format!(" of Instance {child}") };
+    let mut lines = vec![format!("Plan {plan}{of_child} would run: {reason}")];
     for step in &run.steps {
         lines.push(format!("  {}.{}", step.phase, step.step));
         lines.extend(step_lines(step));
     }
-    if !run.pruned.is_empty() {
+    if !run.pruned.is_empty() || !run.not_pruned.is_empty() {
         lines.push("  at the end, because they left the templates".to_owned());
         lines.extend(run.pruned.iter().flat_map(object_lines));
+        let rejected = run.not_pruned.iter().map(|text| shortened(text));
+        lines.extend(rejected.map(|text| format!("    ! would stay: {text}")));
     }
     if !run.error.is_empty() {
         lines.push(format!("  ! it would fail: {}", shortened(&run.error)));
