@@ -14,7 +14,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::well_known;
-use procfs::Current as _;
+
 use serde_json::{Value, json};
 
 use crate::{
@@ -22,11 +22,13 @@ use crate::{
     balancers::Haproxy,
     cluster::{OPERATORS, TestCluster, eventually, memory_limit_mebibytes},
     measure::{Cost, Process},
-    programs::Programs,
+    page::conditions,
     scenarios::Scenario,
     traffic::{Load, server_set, update_recreate_and_scale, update_without_consist},
 };
 
+mod comparisons;
+mod package_rows;
 mod packages;
 mod rollouts;
 mod rows;
@@ -111,25 +113,25 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
 }
 
 /// Runs the benchmark of packages with the operators in `programs`; the community packages are in
-/// `community`, if they are there. Returns a Markdown page.
+/// `community`, if they are there, and the tests have recorded in `compared` how they differ from KUDO.
+/// Returns a Markdown page.
 ///
 /// # Errors
 ///
 /// As [`run`].
-pub async fn run_packages(programs: &Path, community: &Path) -> anyhow::Result<String> {
-    table("Benchmarks of packages", "bench --packages", &packages::run(programs, community).await?)
+pub async fn run_packages(
+    programs: &Path,
+    community: &Path,
+    compared: &Path,
+) -> anyhow::Result<String> {
+    let rows = Box::pin(packages::run(programs, community, compared)).await?;
+    table("Benchmarks of packages", "bench --packages", &rows)
 }
 
 fn table(title: &str, command: &str, rows: &Rows) -> anyhow::Result<String> {
-    #[allow(clippy::disallowed_methods, reason = "the page states the date of the measurement")]
-    let date = jiff::Timestamp::now().strftime("%Y-%m-%d");
-    let memory = procfs::Meminfo::current()?.mem_total >> 30;
-    let cores = std::thread::available_parallelism()?;
-    let server = Programs::find()?.apiserver_version()?;
     let head = format!(
-        "# {title}\n\n\
-         Written by `cargo xtask {command}` on {date}, on a machine with {cores} cores and {memory} GiB that runs etcd, kube-apiserver {server}, fake nodes and release builds of the operators.\n\
-         Requests are counted in the API server's audit log.\n\n"
+        "# {title}\n\n{}\nRequests are counted in the API server's audit log.\n\n",
+        conditions(command)?
     );
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);

@@ -416,16 +416,25 @@ impl TestCluster {
         self.wait_for_leader(INSTANCE_OPERATOR).await
     }
 
-    /// Permits Instances without a ServiceAccount everything, as the component `package-admin` does.
+    /// Adds the component `package-admin` to the overlay of packages: Instances without a ServiceAccount may
+    /// write everything.
     ///
     /// # Errors
     ///
     /// If kubectl fails.
     pub async fn add_package_admin(&self) -> anyhow::Result<()> {
-        // kustomize includes a component in an overlay only.
-        let binding = root().join("deploy/components/package-admin/cluster-role-binding.yaml");
-        let binding = binding.display().to_string();
-        self.plane.kubectl(&["apply", "-f", &binding]).await.map(drop)
+        let overlay = tempfile::tempdir_in(self.plane.dir.path())?;
+        // kustomize finds folders by relative paths only.
+        let to_root = "../".repeat(overlay.path().canonicalize()?.components().count() - 1);
+        let deploy = format!("{to_root}{}/deploy", root().canonicalize()?.display());
+        let kustomization = serde_json::json!({
+            "resources": [format!("{deploy}/overlays/packages")],
+            "components": [format!("{deploy}/components/package-admin")],
+        });
+        std::fs::write(overlay.path().join("kustomization.yaml"), kustomization.to_string())?;
+        let at = overlay.path().display().to_string();
+        let apply = ["apply", "--server-side", "--force-conflicts", "-k", &at];
+        self.plane.kubectl(&apply).await.map(drop)
     }
 
     /// Creates a ServiceAccount of the default namespace, which may read and write these resources there,

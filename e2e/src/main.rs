@@ -85,9 +85,10 @@ enum Command {
         /// Measure only CollaSets of 100 Pods
         #[arg(long)]
         quick: bool,
-        /// Measure instance-operator and the command line for packages instead
-        #[arg(long, conflicts_with = "quick")]
-        packages: bool,
+        /// Measure instance-operator and the command line for packages instead; the directory has what the
+        /// tests have recorded of comparisons with KUDO
+        #[arg(long, conflicts_with = "quick", value_name = "DIR")]
+        packages: Option<PathBuf>,
     },
 }
 
@@ -133,9 +134,9 @@ async fn run(command: Command) -> anyhow::Result<()> {
             output(&Programs::find_kubectl()?.display().to_string());
             Ok(())
         }
-        Command::Bench { packages: true, .. } => {
+        Command::Bench { packages: Some(compared), .. } => {
             let community = root().join(COMMUNITY);
-            output(&Box::pin(bench::run_packages(&programs, &community)).await?);
+            output(&Box::pin(bench::run_packages(&programs, &community, &compared)).await?);
             Ok(())
         }
         Command::Bench { quick, .. } => {

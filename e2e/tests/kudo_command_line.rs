@@ -140,6 +140,81 @@ fn commands_work_inside_the_folder_of_the_package() {
     assert!(run(&["package", "verify", "."]).contains("package is valid"));
     assert!(run(&["package", "create", "."]).contains("Package created: ./toy-0.1.0.tgz"));
     assert!(run(&["package", "list", "plans", "./toy-0.1.0.tgz"]).contains("deploy (serial)"));
+    let fails = |args: &[&str], expected: &str| {
+        assert_fails(&kudo(args).current_dir(folder.path()).output().unwrap(), expected);
+    };
+    fails(&["package", "create", "."], "target file \"./toy-0.1.0.tgz\" already exists");
+    run(&["package", "create", ".", "--overwrite"]);
+    fails(&["package", "create", ".", "-d", "no"], "destination \"no\" is not a proper directory");
+    write("params.yaml", "parameters: []\n");
+    let none = run(&["package", "list", "parameters", ".", "--required"]);
+    assert_eq!(none, "no required parameters without default values found\n");
+    assert_eq!(run(&["package", "list", "tasks", "."]), "no tasks  found\n");
+    write("operator.yaml", "name: toy\noperatorVersion: 0.1.0\nkubernetesVersion: 1.33.0\n");
+    assert_eq!(run(&["package", "list", "plans", "."]), "no plans found\n");
+}
+
+#[test]
+fn tasks_and_plans_of_a_package_are_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("params.yaml", "parameters: [{name: EXTRA, default: true}]\n");
+    let operator = "name: toy\noperatorVersion: 0.1.0\nkubernetesVersion: 1.33.0\ntasks:\n\
+                    - {name: app, kind: Apply, spec: {resources: [a.yaml, b.yaml]}}\n\
+                    - {name: extra, kind: Toggle, spec: {parameter: EXTRA, resources: [c.yaml]}}\n\
+                    plans: {deploy: {strategy: serial, phases: [{name: p, strategy: parallel, \
+                    steps: [{name: s, tasks: [app, extra]}]}]}}\n";
+    write("operator.yaml", operator);
+    let list = |args: &[&str]| {
+        let args = [&["package", "list"], args, &[folder.path().to_str().unwrap()]].concat();
+        let output = kudo(&args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let tasks = list(&["tasks"]);
+    assert!(tasks.contains("app  \tApply \t[a.yaml b.yaml]\n"), "{tasks:?}");
+    let plans = list(&["plans", "-t"]);
+    for line in
+        ["[phase]  p (parallel)", "[step]  s", "[apply]  app", "a.yaml", "[parameter]  EXTRA"]
+    {
+        assert!(plans.contains(line), "{line}: {plans}");
+    }
+}
+
+/// A link may name files outside the package, or a folder that contains it.
+#[test]
+fn a_folder_with_links_is_rejected() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let operator = "name: toy\noperatorVersion: 0.1.0\nkubernetesVersion: 1.33.0\n";
+    std::fs::write(folder.path().join("operator.yaml"), operator).unwrap();
+    for target in ["/etc/passwd", path] {
+        let link = folder.path().join("params.yaml");
+        std::os::unix::fs::symlink(target, &link).unwrap();
+        for args in [["package", "verify", path], ["package", "create", path]] {
+            let output = kudo(&args).output().unwrap();
+            assert_fails(
+                &output,
+                "params.yaml: a package has only files and folders, and no links",
+            );
+        }
+        std::fs::remove_file(link).unwrap();
+    }
+}
+
+#[test]
+fn variables_in_the_home_folder_are_expanded() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("work/repository");
+    std::fs::create_dir_all(&list).unwrap();
+    let own =
+        "repoVersion: v1\ncontext: own\nrepositories: [{name: own, url: http://127.0.0.1:9/own}]\n";
+    std::fs::write(list.join("repositories.yaml"), own).unwrap();
+    for home in ["$TOP/work$NO_SUCH_VARIABLE", "${TOP}/work"] {
+        let mut command = kudo(&["package", "list", "tasks", "toy", "--home", home]);
+        let output = command.env("TOP", folder.path()).output().unwrap();
+        assert_fails(&output, "http://127.0.0.1:9/own");
+    }
 }
 
 #[test]

@@ -33,9 +33,15 @@ struct Ran {
 
 impl Lab {
     async fn start() -> Self {
-        let cluster = TestCluster::start_with_packages(&programs().unwrap()).await.unwrap();
+        let lab = Self::start_without_writer().await;
         let resources = "configmaps,services,deployments.apps,instances.kudo.dev";
-        cluster.create_writer("installer", resources).await.unwrap();
+        lab.cluster.create_writer("installer", resources).await.unwrap();
+        lab
+    }
+
+    /// As [`start`](Self::start), without a ServiceAccount that writes the objects of packages.
+    async fn start_without_writer() -> Self {
+        let cluster = TestCluster::start_with_packages(&programs().unwrap()).await.unwrap();
         Self { cluster, work: tempfile::tempdir().unwrap() }
     }
 
@@ -100,7 +106,7 @@ impl Lab {
         serde_json::from_str(&object).unwrap()
     }
 
-    /// Writes the kubeconfig of a ServiceAccount that may do nothing.
+    /// Writes the kubeconfig of a ServiceAccount without rights, unless the test has granted some.
     async fn kubeconfig_without_rights(&self) -> PathBuf {
         let config = fs::read_to_string(self.cluster.plane.admin_kubeconfig()).unwrap();
         let token = self.cluster.plane.kubectl(&["create", "token", "default"]).await.unwrap();
@@ -135,10 +141,10 @@ fn files_of_page(page: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Commands `kubectl kudo` of a page of the documentation, as their arguments.
+/// Commands `kubectl` of a page of the documentation, as their arguments.
 fn commands_of_page(page: &str) -> Vec<Vec<String>> {
     let text = fs::read_to_string(root().join(page)).unwrap();
-    let lines = text.lines().filter_map(|line| line.strip_prefix("kubectl kudo "));
+    let lines = text.lines().filter_map(|line| line.strip_prefix("kubectl "));
     lines
         .map(|line| {
             let mut parts = line.split('"');
@@ -176,10 +182,34 @@ async fn a_preview_names_what_an_update_changes(lab: &Lab, args: &[&str]) {
     assert!(!changed.is_empty());
 }
 
+/// Asserts what a command of the page prints.
+fn assert_output(args: &[&str], output: &str) {
+    match args[..2] {
+        ["package", "verify"] => assert_eq!(output, "package is valid\n"),
+        ["install", _] => {
+            for line in ["operator default/hello created", "instance default/first ready"] {
+                assert!(output.contains(line), "{output}");
+            }
+        }
+        ["update", _] => assert!(output.contains("Instance first was updated.\n"), "{output}"),
+        ["upgrade", _] => {
+            assert!(output.contains("instance default/first updated\n"), "{output}");
+        }
+        ["plan", "status"] => {
+            assert!(output.contains("Plan deploy (serial strategy) [COMPLETE]"), "{output}");
+        }
+        ["plan", "history"] => {
+            assert!(output.contains("parameters changed: GREETING"), "{output}");
+            assert!(output.contains("scale (last finished run at"), "{output}");
+        }
+        _ => {}
+    }
+}
+
 /// A newcomer writes the package of the documentation, installs, changes and upgrades it, with its commands.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_package_of_the_documentation_works() {
-    let lab = Lab::start().await;
+    let lab = Lab::start_without_writer().await;
     let files = files_of_page("docs/PACKAGES.md");
     assert_eq!(files.len(), 4, "{files:?}");
     for (path, text) in &files {
@@ -189,8 +219,12 @@ async fn the_package_of_the_documentation_works() {
     assert!(commands.len() >= 9, "{commands:?}");
     for command in &commands {
         let args: Vec<&str> = command.iter().map(String::as_str).collect();
+        let Some(args) = args.strip_prefix(&["kudo"]) else {
+            lab.cluster.plane.kubectl(&args).await.unwrap();
+            continue;
+        };
         if args[0] == "upgrade" {
-            lab.fails(&args, 1, "upgraded version 0.1.0 is the same or smaller").await;
+            lab.fails(args, 1, "upgraded version 0.1.0 is the same or smaller").await;
             // K38: the Operator is created again.
             let operator = ["delete", "operators.kudo.dev", "hello"];
             lab.cluster.plane.kubectl(&operator).await.unwrap();
@@ -201,21 +235,11 @@ async fn the_package_of_the_documentation_works() {
             lab.write("hello/operator.yaml", &files[0].1);
         }
         if args[..2] == ["plan", "diff"] {
-            a_preview_names_what_an_update_changes(&lab, &args).await;
+            a_preview_names_what_an_update_changes(&lab, args).await;
             continue;
         }
-        let output = lab.kudo(&args).await;
-        match args[..2] {
-            ["package", "verify"] => assert_eq!(output, "package is valid\n"),
-            ["plan", "status"] => {
-                assert!(output.contains("Plan deploy (serial strategy) [COMPLETE]"), "{output}");
-            }
-            ["plan", "history"] => {
-                assert!(output.contains("parameters changed: GREETING"), "{output}");
-                assert!(output.contains("scale (last finished run at"), "{output}");
-            }
-            _ => {}
-        }
+        let output = lab.kudo(args).await;
+        assert_output(args, &output);
     }
     // K32: an archive is verified, too.
     let archive = ["package", "verify", "./hello-1.27.0_0.1.0.tgz"];
@@ -223,6 +247,11 @@ async fn the_package_of_the_documentation_works() {
     // K19: required parameters are listed, and no others.
     let needed = format!("{}- name: SECRET\n  required: true\n", files[1].1);
     lab.write("hello/params.yaml", &needed);
+    let another = files[0].1.replace("0.1.0", "0.3.0");
+    lab.write("hello/operator.yaml", &another);
+    let missing = "missing required parameters during installation: SECRET";
+    lab.fails(&["install", "./hello", "--instance", "second"], 1, missing).await;
+    lab.write("hello/operator.yaml", &files[0].1);
     let required = lab.kudo(&["package", "list", "parameters", "./hello", "--required"]).await;
     assert!(required.contains("SECRET") && !required.contains("GREETING"), "{required}");
     lab.write("hello/params.yaml", &files[1].1);
@@ -241,6 +270,9 @@ async fn the_package_of_the_documentation_works() {
     let instance = lab.get("instances.kudo.dev", "first").await;
     assert_eq!(instance["spec"]["operatorVersion"]["name"], "hello-1.27.0-0.2.0");
     let tree = lab.kudo(&["get", "all"]).await;
+    let title = "List of current installed operators including versions and instances in namespace \
+                 \"default\":\n";
+    assert!(tree.starts_with(title), "{tree}");
     assert!(
         tree.contains("├── hello-1.27.0-0.1.0\n    └── hello-1.27.0-0.2.0\n        └── first\n"),
         "{tree}"
@@ -299,6 +331,16 @@ async fn dependencies_are_installed_with_a_package() {
     package(&lab, "child", "0.3.0", &["../grandchild"]);
     package(&lab, "grandchild", "0.4.0", &[]);
     package(&lab, "parent", "0.2.0", &["../child"]);
+    let shown = lab.differs(&["plan", "diff", "./parent", "--instance", "p"]).await;
+    for expected in [
+        "    + Instance default/p-child\n",
+        "Plan deploy of Instance default/p-child would run: ",
+        "    + ConfigMap default/p-child-child\n",
+        "Plan deploy of Instance default/p-child-grandchild would run: ",
+        "    + ConfigMap default/p-child-grandchild-grandchild\n",
+    ] {
+        assert!(shown.contains(expected), "{shown}");
+    }
     lab.kudo(&["upgrade", "./parent", "--instance", "p", "--wait"]).await;
     for instance in ["p", "p-child", "p-child-grandchild"] {
         let found = lab.get("instances.kudo.dev", instance).await;
@@ -311,6 +353,8 @@ async fn dependencies_are_installed_with_a_package() {
         assert!(versions.contains(version), "{versions}");
     }
 
+    forbidden_deletions_are_in_the_difference(&lab).await;
+
     package(&lab, "a", "0.1.0", &["../b"]);
     package(&lab, "b", "0.1.0", &["../a"]);
     let cycle = "cyclic package dependency found when adding package b-0.1.0 -> a-0.1.0";
@@ -319,6 +363,29 @@ async fn dependencies_are_installed_with_a_package() {
     let own = "cyclic package dependency found when adding package own-0.1.0 -> own-0.1.0";
     lab.fails(&["install", "./own"], 1, own).await;
     lab.cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// A user who may not delete what an upgrade would delete.
+async fn forbidden_deletions_are_in_the_difference(lab: &Lab) {
+    let kubectl = async |args: &[&str]| lab.cluster.plane.kubectl(args).await.unwrap();
+    let kinds = "configmaps,instances.kudo.dev,operators.kudo.dev,operatorversions.kudo.dev,\
+                 customresourcedefinitions.apiextensions.k8s.io";
+    let resources = format!("--resource={kinds}");
+    kubectl(&["create", "clusterrole", "careful", "--verb=get,create,patch", &resources]).await;
+    let subject = ["--clusterrole=careful", "--serviceaccount=default:default"];
+    kubectl(&[&["create", "clusterrolebinding", "careful"][..], &subject].concat()).await;
+    package(lab, "parent", "0.3.0", &["../child"]);
+    let conditional = format!("{{{{ if eq .Params.P \"b\" }}}}\n{CONFIG}{{{{ end }}}}\n");
+    lab.write("parent/templates/c.yaml", &conditional);
+    let config = lab.kubeconfig_without_rights().await;
+    let config = config.to_str().unwrap();
+    let diff = ["plan", "diff", "./parent", "--instance", "p"];
+    let shown = lab.differs(&[&diff[..], &["--kubeconfig", config]].concat()).await;
+    let expected =
+        "    ! would stay: ConfigMap default/p-parent: configmaps \"p-parent\" is forbidden";
+    assert!(shown.contains(expected), "{shown}");
+    let shown = lab.differs(&diff).await;
+    assert!(shown.contains("    - ConfigMap default/p-parent\n"), "{shown}");
 }
 
 /// Each failure is one line and has its exit status, and leaves nothing behind.
@@ -346,6 +413,12 @@ async fn failures_have_a_line_and_a_status() {
     lab.fails(&other, 1, "has another content than the package").await;
     let replaced = lab.kudo(&[&other[..], &["--replace-operatorversion"]].concat()).await;
     assert!(replaced.contains("operatorversion default/toy-0.1.0 replaced"), "{replaced}");
+    let again = lab.kudo(&other).await;
+    assert!(again.contains("operatorversion default/toy-0.1.0 already installed"), "{again}");
+    let newer = operator.replace("0.1.0", "0.9.0").replace("\"1.33\"", "\"1.99\"");
+    lab.write("toy/operator.yaml", &newer);
+    lab.fails(&other, 1, "expected kubernetes version of 1.99").await;
+    lab.write("toy/operator.yaml", &operator);
 
     let toy = ["--instance", "toy"];
     lab.fails(&[&["update", "-p", "FIXED=y"][..], &toy].concat(), 1, "is immutable").await;
@@ -408,7 +481,8 @@ async fn commands_wait_for_what_they_name() {
     assert_eq!(lab.get("configmap", "toy-toy").await["data"]["p"], "from a file");
     let plan = |args: &[&'static str]| [&["plan"][..], args, &["--instance", "toy"]].concat();
 
-    lab.kudo(&plan(&["trigger", "--name", "stuck"])).await;
+    let triggered = lab.kudo(&plan(&["trigger", "--name", "stuck"])).await;
+    assert_eq!(triggered, "Triggered stuck plan for default/toy instance\n");
     // The watch may be without an event for longer than one request may take.
     let waiting = plan(&["wait", "--timeout=4", "--request-timeout=1"]);
     lab.fails(&waiting, 3, "timeout waiting for instance default/toy").await;
@@ -419,6 +493,8 @@ async fn commands_wait_for_what_they_name() {
     }
     lab.kudo(&plan(&["cancel"])).await;
     lab.fails(&plan(&["wait"]), 4, "plan stuck failed: cancelled by").await;
+    // K15: KUDO waits for a plan that has failed.
+    lab.fails(&plan(&["status", "--wait"]), 4, "plan stuck failed: cancelled by").await;
     let history = lab.kudo(&plan(&["history"])).await;
     assert!(history.contains("FATAL_ERROR") && history.contains("requested"), "{history}");
     lab.kudo(&plan(&["trigger", "--name", "deploy", "--wait"])).await;
@@ -440,13 +516,20 @@ async fn commands_wait_for_what_they_name() {
     // It may be created later.
     let early = "apiVersion: kudo.dev/v1beta1\nkind: Instance\nmetadata: { name: early }\n\
                  spec: { operatorVersion: { name: toy-0.2.0 }, serviceAccountName: installer }\n";
-    let early = lab.write("early.yaml", early);
+    let invalid = early.replace("name: early", "name: invalid");
+    let invalid =
+        invalid.replace("serviceAccountName", "parameters: { NUMBER: x }, serviceAccountName");
+    let early = lab.write("early.yaml", &format!("{early}---\n{invalid}"));
     lab.cluster.plane.kubectl(&["create", "-f", early.to_str().unwrap()]).await.unwrap();
     let missing = "OperatorVersion default/toy-0.2.0 does not exist";
     lab.fails(&["plan", "wait", "--timeout=2", "--instance", "early"], 3, missing).await;
+    let missing = "OperatorVersion toy-0.2.0 from instance default/early does not exist";
+    lab.fails(&["plan", "status", "--instance", "early"], 1, missing).await;
     package(&lab, "toy", "0.2.0", &[]);
     lab.kudo(&["install", "./toy", "--skip-instance"]).await;
     lab.kudo(&["plan", "wait", "--instance", "early"]).await;
+    let none = lab.kudo(&["plan", "status", "--instance", "invalid"]).await;
+    assert_eq!(none, "No plan ever run for instance - nothing to show for instance invalid\n");
 
     lab.kudo(&["uninstall", "--instance", "toy"]).await;
     lab.kudo(&plan(&["wait", "--for", "deleted"])).await;

@@ -8,7 +8,10 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use cargo::{BUILD, BUILD_ALL, BUILD_COMMAND_LINES, BUILD_RELEASE, cargo, cargo_with, release};
+use cargo::{
+    BUILD, BUILD_ALL, BUILD_COMMAND_LINES, BUILD_RELEASE, cargo, cargo_with, release,
+    target_directory,
+};
 
 mod cargo;
 mod code_map;
@@ -128,11 +131,21 @@ fn write_page(command: &str, args: &[&str], page: &str) -> anyhow::Result<()> {
     fs::write(sources::root().join(page), output.stdout).with_context(|| format!("writing {page}"))
 }
 
-/// Measures instance-operator and the command line for packages.
+/// Compares with the Go programs that KUDO uses, and measures instance-operator and the command line for
+/// packages.
 fn bench_packages() -> anyhow::Result<()> {
+    let compared = target_directory()?.join("comparisons");
+    fs::create_dir_all(&compared)?;
+    let tests: Vec<&str> = COMPARISONS.iter().flat_map(|test| ["--test", test]).collect();
+    let arguments = [&["test", "--workspace"], &tests[..]].concat();
+    cargo_with(&arguments, &[("PODOPS_COMPARISONS", compared.clone())])?;
     cargo(&BUILD_COMMAND_LINES)?;
-    write_page("bench", &["--packages"], "docs/benchmarks-packages.md")
+    let compared = compared.display().to_string();
+    write_page("bench", &["--packages", &compared], "docs/benchmarks-packages.md")
 }
+
+/// Tests that compare with the Go programs that KUDO uses.
+const COMPARISONS: [&str; 3] = ["templates", "yaml", "hashes"];
 
 /// Live tests of hostile objects, tenants and large numbers.
 const HOSTILE: [&str; 4] = ["live_fuzz", "live_hostile", "live_scale", "live_tenants"];

@@ -149,6 +149,8 @@ fn relative(path: &str) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     fn files() -> Files {
@@ -204,10 +206,18 @@ mod tests {
 
     #[test]
     fn an_archive_that_grows_without_end_is_rejected() {
-        let zeros = vec![0; 33 << 20];
-        let bomb = archive(EntryType::Regular, "a.yaml", &zeros);
-        assert!(bomb.len() < 1 << 20, "it is small");
+        // A file of 1 GiB.
+        let size = 1 << 30;
+        let mut header = Header::new_ustar();
+        header.set_size(size);
+        let encoder = GzBuilder::new().write(Vec::new(), Compression::fast());
+        let mut builder = Builder::new(encoder);
+        builder.append_data(&mut header, "a.yaml", io::repeat(0).take(size)).unwrap();
+        let bomb = builder.into_inner().unwrap().finish().unwrap();
+        assert!(bomb.len() < 16 << 20, "it is small");
+        let started = Instant::now();
         assert_eq!(read(&bomb).unwrap_err().to_string(), "the archive exceeds the limit of 32 MiB");
+        assert!(started.elapsed() < Duration::from_secs(5), "it is not read to its end");
         // Folders have headers and no content.
         let mut builder = Builder::new(Vec::new());
         for n in 0..150_000 {

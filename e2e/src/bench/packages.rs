@@ -22,8 +22,11 @@ use podops_packages::{
 };
 use serde_json::{Value, json};
 
-use super::rows::{
-    BINARY_SIZE_LIMIT_MB, Row, Rows, at_most, count_at_most, print_step, without_target, zero,
+use super::{
+    comparisons, package_rows,
+    rows::{
+        BINARY_SIZE_LIMIT_MB, Row, Rows, at_most, count_at_most, print_step, without_target, zero,
+    },
 };
 use crate::{
     audit::Request,
@@ -43,6 +46,8 @@ const OBJECTS: usize = 10;
 const KILLS: usize = 200;
 /// Number of rounds of which the median counts.
 const ROUNDS: usize = 20;
+/// Number of Jobs of the step whose message changes most.
+const JOBS: usize = 40;
 /// Number of reconciles of a waiting run that are measured.
 const RECONCILES: u32 = 200;
 /// Number of times that the largest package is rendered.
@@ -60,14 +65,19 @@ struct Lab {
 }
 
 /// Measures the targets with the programs of a directory. Cassandra's package is rendered if it is in
-/// `community`.
+/// `community`. The tests have recorded in `compared` how they differ from KUDO.
 ///
 /// # Errors
 ///
 /// If the cluster does not start, a request fails or a wait times out.
-pub(super) async fn run(programs: &Path, community: &Path) -> anyhow::Result<Rows> {
+pub(super) async fn run(
+    programs: &Path,
+    community: &Path,
+    compared: &Path,
+) -> anyhow::Result<Rows> {
     let mut rows = Rows::default();
     sizes(programs, &mut rows)?;
+    comparisons::add(compared, &mut rows)?;
     print_step("Cassandra: rendering");
     render(community, &mut rows)?;
     let cluster = TestCluster::start_with_packages(programs).await?;
@@ -83,6 +93,8 @@ pub(super) async fn run(programs: &Path, community: &Path) -> anyhow::Result<Row
     print_step("500 Instances with 5,000 ConfigMaps");
     lab.many(&mut rows).await?;
     let (mut requests, _) = lab.cluster.requests(0)?;
+    print_step("a CollaSet behind HAProxy, updated by a plan");
+    requests.extend(package_rows::rollout(programs, &mut rows).await?);
     print_step("200 kills, half of them with two operators");
     requests.extend(kills(programs, &mut rows).await?);
     let forbidden = requests.iter().filter(|r| r.is_operator_request() && r.is_unauthorized());
@@ -327,13 +339,7 @@ impl Lab {
     }
 
     async fn waiting(&self, rows: &mut Rows) -> anyhow::Result<()> {
-        let job = json!({
-            "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "{{ .Name }}" },
-            "spec": { "suspend": true, "template": { "spec": {
-                "restartPolicy": "Never", "containers": [{ "name": "a", "image": "busybox" }],
-            } } },
-        });
-        let templates = json!({ "job": job.to_string(), "after": config_maps(1) });
+        let templates = json!({ "job": job("{{ .Name }}"), "after": config_maps(1) });
         self.version("waits", package(&["job", "after"], &templates)).await?;
         self.create("waits", "waits").await?;
         self.wait_for_job("waits").await?;
@@ -357,6 +363,7 @@ impl Lab {
         self.complete_job("waits").await?;
         self.wait_until_deployed("waits").await?;
 
+        self.many_changes(rows).await?;
         let mut delays = Vec::new();
         for n in 0..ROUNDS {
             let name = format!("waits-{n}");
@@ -371,6 +378,28 @@ impl Lab {
         delays.sort_by(f64::total_cmp);
         let metric = "from the last object's health to the next step's first write, median of 20";
         rows.push(at_most(metric, delays[ROUNDS / 2], 200.0, " ms"));
+        Ok(())
+    }
+
+    /// Lets the Jobs of one step end one after another, each of which changes the message of the step.
+    async fn many_changes(&self, rows: &mut Rows) -> anyhow::Result<()> {
+        let jobs: Vec<String> = (0..JOBS).map(|n| job(&format!("job-{n}"))).collect();
+        let templates = json!({ "jobs": jobs.join("\n---\n") });
+        self.version("changes", package(&["jobs"], &templates)).await?;
+        self.create("changes", "changes").await?;
+        self.wait_for_job("changes").await?;
+        self.requests(0).await?;
+        let since = self.cluster.audit_log_end()?;
+        for n in 0..JOBS {
+            self.complete_job(&format!("job-{n}")).await?;
+        }
+        self.wait_until_deployed("changes").await?;
+        let requests = self.requests(since).await?;
+        let of_run: Vec<&Request> =
+            requests.iter().filter(|request| request.subresource() == "status").collect();
+        let before_end = of_run.split_last().map(|(_, rest)| rest).unwrap_or_default();
+        let metric = "status writes of an Instance in any second, while 40 Jobs of its step end";
+        rows.push(max_status_writes(metric, before_end));
         Ok(())
     }
 
@@ -416,7 +445,8 @@ impl Lab {
         eventually(MANY_TIMEOUT, all).await.context("500 Instances")?;
         eprintln!("    created and deployed in {:.0?}", started.elapsed());
         let requests = self.requests(since).await?;
-        rows.push(max_status_writes(&requests));
+        let metric = "status writes of an Instance in any second, while 500 are deployed";
+        rows.push(max_status_writes(metric, &requests.iter().collect::<Vec<_>>()));
         let before = self.cluster.audit_log_end()?;
         tokio::time::sleep(PERIOD).await;
         let writes = self.requests(before).await?.iter().filter(|r| r.is_write()).count();
@@ -438,13 +468,24 @@ impl Lab {
     }
 }
 
-/// The most status writes of an Instance in a second, without the one that ends its run.
-fn max_status_writes(requests: &[Request]) -> Row {
+/// A Job that does not end by itself.
+fn job(name: &str) -> String {
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": name },
+        "spec": { "suspend": true, "template": { "spec": {
+            "restartPolicy": "Never", "containers": [{ "name": "a", "image": "busybox" }],
+        } } },
+    });
+    job.to_string()
+}
+
+/// The most status writes of an Instance in a second.
+fn max_status_writes(metric: &'static str, requests: &[&Request]) -> Row {
     let mut seconds: BTreeMap<(String, i64), usize> = BTreeMap::new();
     for request in requests.iter().filter(|request| request.subresource() == "status") {
         let second = request.at.as_second();
         *seconds.entry((request.name().to_owned(), second)).or_default() += 1;
     }
     let most = seconds.values().max().copied().unwrap_or_default();
-    count_at_most("status writes of an Instance in any second, while 500 are deployed", most, 1)
+    count_at_most(metric, most, 1)
 }

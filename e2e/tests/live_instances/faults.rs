@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use podops_e2e::cluster::eventually;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use crate::{
     cluster::{Cluster, apply, config_map, counts, plan, step},
@@ -15,6 +16,8 @@ use crate::{
 const OBSERVED: Duration = Duration::from_secs(10);
 /// Requests that an Instance may make meanwhile: for each attempt one read, one write and one status.
 const REQUESTS_MAX: usize = 12;
+/// Number of objects whose creation takes a second each: more than an attempt has time for.
+const SLOW_WRITES: usize = 30;
 /// Time limit of a run that the API server interrupts: a leader that lost its Lease is restarted first.
 const OUTAGE_TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -34,6 +37,11 @@ impl Cluster {
         let version = json!({ "name": name });
         let spec = json!({ "serviceAccountName": "", "operatorVersion": version });
         self.instance(name, spec).await;
+    }
+
+    async fn request_deploy(&self, instance: &str, uid: &str) {
+        let request = json!({ "planName": "deploy", "uid": uid });
+        self.patch(instance, json!({ "spec": { "planExecution": request } })).await;
     }
 
     async fn degraded(&self, instance: &str) -> Value {
@@ -165,6 +173,73 @@ async fn immutable_fields_are_reported_until_their_value_is_restored() {
     cluster.cluster.assert_no_forbidden_requests().unwrap();
 }
 
+/// The type of an object is removed from the cluster with all its objects, and served again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_type_may_be_removed_and_served_again() {
+    let cluster = Cluster::start().await;
+    cluster.cluster.add_package_admin().await.unwrap();
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "toys.example.com" },
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": { "kind": "Toy", "plural": "toys", "singular": "toy", "listKind": "ToyList" },
+            "versions": [{
+                "name": "v1", "served": true, "storage": true,
+                "schema": { "openAPIV3Schema": { "type": "object" } },
+            }],
+        },
+    });
+    let toy = "apiVersion: example.com/v1\nkind: Toy\nmetadata:\n  name: toy\n";
+    cluster.one_step("custom", toy).await;
+    for turn in ["first", "second"] {
+        cluster.wait_for_plan("custom", "deploy", "FATAL_ERROR").await;
+        let message = cluster.plan_of("custom", "deploy").await.unwrap().to_string();
+        assert!(message.contains("example.com/v1 Toy is not served"), "{message}");
+        cluster.create(&definition).await;
+        let crd = ["wait", "--for=condition=Established", "crd/toys.example.com"];
+        cluster.kubectl(&crd).await;
+        cluster.request_deploy("custom", turn).await;
+        cluster.wait_for_plan("custom", "deploy", "COMPLETE").await;
+        cluster.kubectl(&["get", "toys.example.com", "toy"]).await;
+        cluster.kubectl(&["delete", "crd", "toys.example.com"]).await;
+        cluster.request_deploy("custom", &format!("{turn}-without")).await;
+    }
+}
+
+/// A client that replaces the manifest, as GitOps tools do, knows nothing of the run. One that waits for what
+/// never comes ends with the next version.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_run_survives_a_replaced_manifest() {
+    let cluster = Cluster::start().await;
+    let mut stuck = toy();
+    stuck["plans"]["deploy"] = stuck["plans"]["wait"].clone();
+    cluster.version("stuck", stuck).await;
+    cluster.version("repaired", toy()).await;
+    let version = json!({ "operatorVersion": { "name": "stuck" } });
+    cluster.instance("toy", version.clone()).await;
+    cluster.wait_for_step("toy", "deploy", "IN_PROGRESS", "Job default/toy").await;
+    let before = cluster.plan_of("toy", "deploy").await.unwrap();
+    let manifest = json!({
+        "apiVersion": "kudo.dev/v1beta1", "kind": "Instance", "metadata": { "name": "toy" },
+        "spec": { "operatorVersion": { "name": "stuck" }, "serviceAccountName": "writer" },
+    });
+    let file = cluster.cluster.plane.dir.path().join("manifest.json");
+    std::fs::write(&file, manifest.to_string()).unwrap();
+    cluster.kubectl(&["replace", "-f", file.to_str().unwrap()]).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let after = cluster.plan_of("toy", "deploy").await.unwrap();
+    assert_eq!((&after["uid"], &after["status"]), (&before["uid"], &json!("IN_PROGRESS")));
+
+    let upgrade = json!({ "spec": { "operatorVersion": { "name": "repaired" } } });
+    cluster.patch("toy", upgrade).await;
+    cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
+    assert_eq!(cluster.get("configmap", "toy").await.unwrap()["data"]["p"], "before");
+    let instance = cluster.get("instances.kudo.dev", "toy").await.unwrap();
+    assert_eq!(instance["status"]["history"].as_array().unwrap().len(), 1, "{instance:#}");
+    cluster.cluster.assert_no_forbidden_requests().unwrap();
+}
+
 /// A cleanup that creates objects fails in a namespace that is being deleted, and would hold it forever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failing_cleanup_does_not_hold_a_deleted_namespace() {
@@ -191,6 +266,16 @@ async fn a_failing_cleanup_does_not_hold_a_deleted_namespace() {
     eventually(OUTAGE_TIMEOUT, is_deployed).await.unwrap();
     // No controller deletes the content here.
     cluster.kubectl(&["delete", "namespace", "doomed", "--wait=false"]).await;
+    let request = json!({ "spec": { "planExecution": { "planName": "many", "uid": "late" } } });
+    let request = request.to_string();
+    let patch = ["patch", "instances.kudo.dev", "toy", "--namespace=doomed", "--type=merge", "-p"];
+    cluster.kubectl(&[&patch[..], &[request.as_str()]].concat()).await;
+    let is_rejected = async || {
+        let found: Value = serde_json::from_str(&instance().await?)?;
+        let conditions = found["status"]["conditions"].to_string();
+        Ok(conditions.contains("StepError") && conditions.contains("being terminated"))
+    };
+    eventually(OUTAGE_TIMEOUT, is_rejected).await.unwrap();
     let deleted = Instant::now();
     let delete = ["delete", "instances.kudo.dev", "toy", "--namespace=doomed", "--wait=false"];
     cluster.kubectl(&delete).await;
@@ -202,6 +287,46 @@ async fn a_failing_cleanup_does_not_hold_a_deleted_namespace() {
     let is_gone = async || Ok(instance().await.is_err());
     eventually(OUTAGE_TIMEOUT, is_gone).await.unwrap();
     assert!(deleted.elapsed() > Duration::from_secs(25), "it had time: {:?}", deleted.elapsed());
+}
+
+/// A reconcile may take a minute. It stops writing after 20 s, so that its status records what it has written.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_writes_are_recorded_before_all_are_done() {
+    let cluster = Cluster::start().await;
+    cluster.cluster.add_package_admin().await.unwrap();
+    // The API server waits a second for it before each creation.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}/", silent.local_addr().unwrap());
+    cluster
+        .create(&json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration", "metadata": { "name": "silent" },
+            "webhooks": [{
+                "name": "silent.example.com", "sideEffects": "None", "timeoutSeconds": 1,
+                "failurePolicy": "Ignore", "admissionReviewVersions": ["v1"],
+                "clientConfig": { "url": url },
+                "rules": [{
+                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                    "resources": ["configmaps"],
+                }],
+            }],
+        }))
+        .await;
+    let all: Vec<String> = (0..SLOW_WRITES).map(|n| config_map(&format!("slow-{n}"))).collect();
+    let (begun, since) = (Instant::now(), cluster.log_end());
+    cluster.one_step("slow", &all.join("---\n")).await;
+    let recorded = async || {
+        let instance = cluster.get("instances.kudo.dev", "slow").await?;
+        Ok(instance["status"]["inventory"].as_array().is_some_and(|known| !known.is_empty()))
+    };
+    eventually(OUTAGE_TIMEOUT, recorded).await.unwrap();
+    let instance = cluster.get("instances.kudo.dev", "slow").await.unwrap();
+    let known = instance["status"]["inventory"].as_array().unwrap().len();
+    assert!((15..SLOW_WRITES).contains(&known), "{known} after {:?}", begun.elapsed());
+    assert_eq!(instance["status"]["planStatus"]["deploy"]["status"], "IN_PROGRESS");
+    cluster.assert_completes("slow").await;
+    let requests = cluster.requests(since);
+    assert_eq!(counts(&requests)["patch configmaps"], SLOW_WRITES, "each is applied once");
 }
 
 /// How the API server fails in the middle of a run.

@@ -3,84 +3,22 @@
 
 use std::time::Duration;
 
-use podops_api::collaset::CollaSetStatus;
 use podops_e2e::{
-    availability::{AvailabilityMonitor, TEAM},
-    balancers::Haproxy,
-    cluster::{TIMEOUT, TestCluster, image, programs},
+    availability::AvailabilityMonitor,
+    cluster::{image, programs},
+    package_rollout::{self, OUT_MAX, PODS},
     server,
     traffic::Load,
 };
-use serde_json::{Value, json};
 
-use super::cluster::{Cluster, apply, config_map, plan, step};
+use serde_json::json;
+
+use super::cluster::Cluster;
 
 /// Time limit of a plan that operates on all Pods.
 const ROLLOUT_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Number of Pods, and of those that the rule permits to be out of service.
-const PODS: usize = 20;
-const OUT_MAX: usize = 2;
-
-fn colla_set(name: &str, replicas: usize, image: &str) -> Value {
-    let labels = json!({ "app": "web", "set": name, TEAM: name });
-    json!({
-        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "metadata": { "name": name },
-        "spec": {
-            "replicas": replicas,
-            "selector": { "matchLabels": { "set": name } },
-            "updateStrategy": { "podUpgradePolicy": "InPlaceIfPossible" },
-            "template": {
-                "metadata": { "labels": labels },
-                "spec": {
-                    "terminationGracePeriodSeconds": 5,
-                    "containers": [{ "name": "web", "image": image }],
-                },
-            },
-        },
-    })
-}
-
-/// A package with a CollaSet `web`, which a parameter switches off, and then a ConfigMap.
-fn package() -> Value {
-    let web = colla_set("web", PODS, "{{ .Params.IMAGE }}").to_string();
-    let toggle = json!({
-        "name": "web", "kind": "Toggle", "spec": { "resources": ["web"], "parameter": "ON" },
-    });
-    json!({
-        "parameters": [
-            { "name": "IMAGE", "default": format!("{}:1", server::IMAGE) },
-            { "name": "ON", "default": "true" },
-        ],
-        "templates": { "web": web, "after": config_map("after").replace("P }}", "IMAGE }}") },
-        "tasks": [toggle, apply("after")],
-        "plans": { "deploy": plan(&[step("web"), step("after")]) },
-    })
-}
-
 impl Cluster {
-    /// Starts all operators, HAProxy, and a rule that permits a tenth of the Pods of `web` to be out of
-    /// service. Beside `web`, two Pods are behind HAProxy, which no plan touches.
-    async fn start_with_traffic() -> (Self, Haproxy) {
-        let programs = programs().unwrap();
-        let mut cluster = TestCluster::start_with_graceful_deletion(&programs).await.unwrap();
-        cluster.add_instance_operator().await.unwrap();
-        let resources = "configmaps,collasets.apps.kusionstack.io";
-        cluster.create_writer("writer", resources).await.unwrap();
-        let haproxy = Haproxy::with_slots(cluster.plane.dir.path(), PODS + 2).await.unwrap();
-        let annotations = Haproxy::annotations(&[haproxy.runtime]);
-        cluster.create_managed_service("web", json!({ "app": "web" }), &annotations).await.unwrap();
-        let selector = json!({ "matchLabels": { "set": "web" } });
-        let budget =
-            json!([{ "name": "tenth", "availablePolicy": { "maxUnavailableValue": "10%" } }]);
-        cluster.create_rule("web", selector, budget).await.unwrap();
-        let cluster = Self { cluster };
-        cluster.create(&colla_set("base", 2, &format!("{}:1", server::IMAGE))).await;
-        let is_available = |status: &CollaSetStatus| status.available_replicas == 2;
-        cluster.cluster.wait_for_status("base", TIMEOUT, is_available).await.unwrap();
-        (cluster, haproxy)
-    }
-
     /// Sets a parameter, waits until `deploy` has run again, and returns what the first step waited for.
     async fn deploy_with(&self, parameter: &str, value: &str) -> Vec<String> {
         let before = self.plan_of("toy", "deploy").await.unwrap()["uid"].clone();
@@ -107,8 +45,9 @@ impl Cluster {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn plans_cost_no_request_behind_haproxy() {
-    let (cluster, haproxy) = Cluster::start_with_traffic().await;
-    cluster.version("toy", package()).await;
+    let (cluster, haproxy) = package_rollout::start(&programs().unwrap()).await.unwrap();
+    let cluster = Cluster { cluster };
+    cluster.version("toy", package_rollout::operator_version()).await;
     cluster.instance("toy", json!({})).await;
     cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
     let load = Load::start(haproxy.balancer.front);

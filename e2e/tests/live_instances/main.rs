@@ -6,6 +6,7 @@
 mod admission;
 mod cluster;
 mod faults;
+mod features;
 mod graceful;
 mod kills;
 mod kudo;
@@ -64,6 +65,7 @@ async fn plans_cost_few_requests() {
     assert!(until_complete <= 23, "{:?}", counts(&requests));
     assert!(requests.len() <= until_complete + 2, "two events follow: {:?}", counts(&requests));
 
+    empty_lists_are_read(&cluster).await;
     let versions = async || {
         let list = cluster.kubectl(&["get", "configmaps", "-o", "json"]).await;
         let list: Value = serde_json::from_str(&list).unwrap();
@@ -84,6 +86,27 @@ async fn plans_cost_few_requests() {
     };
     eventually(TIMEOUT, is_cleared).await.unwrap();
     cluster.cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// In a namespace without any object of their type, new objects cost one list, and no read of each.
+async fn empty_lists_are_read(cluster: &Cluster) {
+    let secret = |n| format!("apiVersion: v1\nkind: Secret\nmetadata:\n  name: empty-{n}\n");
+    let secrets: Vec<String> = (0..5).map(secret).collect();
+    let version = json!({
+        "templates": { "secrets": secrets.join("---\n") }, "tasks": [apply("secrets")],
+        "plans": { "deploy": plan(&[step("secrets")]) },
+    });
+    cluster.version("secrets", version).await;
+    let since = cluster.log_end();
+    cluster.instance("secrets", json!({ "operatorVersion": { "name": "secrets" } })).await;
+    cluster.wait_for_plan("secrets", "deploy", "COMPLETE").await;
+    let requests = cluster.settled_requests(since).await;
+    let counts = counts(&requests);
+    assert_eq!(
+        (counts.get("list secrets"), counts.get("get secrets")),
+        (Some(&1), None),
+        "{counts:?}"
+    );
 }
 
 /// A step that waits costs nothing, and the next begins soon after the object is healthy.

@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Builds the program and returns its results, in the order of the requests.
 pub(crate) fn answers(requests: &[Value]) -> Vec<Value> {
@@ -32,4 +32,22 @@ pub(crate) fn answers(requests: &[Value]) -> Vec<Value> {
     let answers: Vec<Value> = lines.map(|line| serde_json::from_slice(line).unwrap()).collect();
     assert_eq!(answers.len(), requests.len());
     answers
+}
+
+/// What was compared with KUDO.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Comparison {
+    pub(crate) compared: usize,
+    pub(crate) different: usize,
+    /// Those that this engine refuses on purpose.
+    pub(crate) not_supported: usize,
+}
+
+/// Writes a comparison to the directory that `PODOPS_COMPARISONS` names, if it does, for the benchmark.
+pub(crate) fn record(name: &str, comparison: Comparison) {
+    let Some(directory) = std::env::var_os("PODOPS_COMPARISONS") else { return };
+    let Comparison { compared, different, not_supported } = comparison;
+    let text =
+        json!({ "compared": compared, "different": different, "notSupported": not_supported });
+    std::fs::write(Path::new(&directory).join(name), text.to_string()).unwrap();
 }
