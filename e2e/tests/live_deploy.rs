@@ -147,6 +147,13 @@ async fn all_manifests_and_examples_are_accepted_by_the_api_server() {
     ] {
         cluster.install(&format!("deploy/{part}")).await.unwrap();
     }
+    let rendered = async |overlay: &str| {
+        let path = root(&format!("deploy/overlays/{overlay}"));
+        cluster.plane.kubectl(&["kustomize", &path]).await.unwrap()
+    };
+    let flag = "--default-max-unavailable=25%";
+    assert!(rendered("all").await.contains(flag), "a bad image takes down a quarter at most");
+    assert!(!rendered("kuperator-defaults").await.contains("--default-max-unavailable"));
     let deployed: Api<Deployment> = Api::namespaced(cluster.plane.admin.clone(), "podops-system");
     let deployment = deployed.get("lifecycle-operator").await.unwrap().spec.unwrap();
     assert_eq!(deployment.replicas, Some(1), "the last overlay's component must apply");

@@ -164,23 +164,6 @@ pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), 
     let triggers = triggers(&process, &caches, &store, &related);
     let triggers = stream::select(triggers, decorations.take_set_triggers()).boxed();
     let metrics = Arc::new(Metrics::register(&operator.registry)?);
-    let objects = process
-        .watch_decoded(watcher::Config::default(), "collasets", &sets)
-        .reflect(writer)
-        .inspect({
-            let (progress, store, metrics) = (sets.clone(), store.clone(), metrics.clone());
-            move |event| {
-                if let Ok(event) = event {
-                    progress.record(event);
-                    record_deleted(&metrics, event, &store);
-                }
-            }
-        })
-        .touched_objects()
-        .inspect({
-            let related = related.clone();
-            move |set| set.iter().for_each(|set| related.send(set))
-        });
     let context = Arc::new(Context {
         resize: OptionalResource::new(process.client.clone(), POD_RESIZES),
         client: process.client.clone(),
@@ -192,6 +175,23 @@ pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), 
         metrics,
         default_max_unavailable: args.default_max_unavailable.clone(),
     });
+    let objects = process
+        .watch_decoded(watcher::Config::default(), "collasets", &sets)
+        .reflect(writer)
+        .inspect({
+            let (progress, context) = (sets.clone(), context.clone());
+            move |event| {
+                if let Ok(event) = event {
+                    progress.record(event);
+                    context.forget_deleted(event);
+                }
+            }
+        })
+        .touched_objects()
+        .inspect({
+            let related = related.clone();
+            move |set| set.iter().for_each(|set| related.send(set))
+        });
     let config = ControllerConfig {
         objects: objects.boxed(),
         store,
@@ -203,13 +203,8 @@ pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), 
     Ok(())
 }
 
-/// Stops counting CollaSets that do not exist any more.
-fn record_deleted(metrics: &Metrics, event: &Event<DecodedSet>, store: &Store<DecodedSet>) {
-    match event {
-        Event::Delete(set) => metrics.forget(&ObjectKey::of(set)),
-        Event::InitDone => metrics.retain(|set| contains(store, set)),
-        Event::Init | Event::InitApply(_) | Event::Apply(_) => {}
-    }
+fn uid_of(set: &DecodedSet) -> Uid {
+    set.meta().uid.as_deref().unwrap_or_default().into()
 }
 
 fn new_writer(process: &Process, caches: &Caches, sets: &WatchProgress) -> Writer {
@@ -366,6 +361,7 @@ async fn reconcile(set: Arc<DecodedSet>, context: Arc<Context>) -> Result<Requeu
         // Its last event may have arrived meanwhile.
         if !contains(&context.sets, &key) {
             context.metrics.forget(&key);
+            context.forget(&uid);
         }
         context.report_status(&observed, &new_status).await?
     };
@@ -374,8 +370,7 @@ async fn reconcile(set: Arc<DecodedSet>, context: Arc<Context>) -> Result<Requeu
         return Err(Cause::from(unfinished).requeue_within(wait));
     }
     if finalizing {
-        context.writer.forget(&uid);
-        context.states.lock().remove(&uid);
+        context.forget(&uid);
     }
     // An immediate requeue, for Pods beyond the plan's limit, is skipped while writes are rejected.
     let plan_due = plan.requeue_after.filter(|wait| !wait.is_zero() || retry_after.is_none());
@@ -384,6 +379,32 @@ async fn reconcile(set: Arc<DecodedSet>, context: Arc<Context>) -> Result<Requeu
 }
 
 impl Context {
+    /// Forgets CollaSets that do not exist any more, also those whose finalizer another client has removed.
+    fn forget_deleted(&self, event: &Event<DecodedSet>) {
+        match event {
+            Event::Delete(set) => {
+                self.metrics.forget(&ObjectKey::of(set));
+                self.forget(&uid_of(set));
+            }
+            Event::InitDone => {
+                self.metrics.retain(|set| contains(&self.sets, set));
+                let existing: BTreeSet<Uid> =
+                    self.sets.state().iter().map(|set| uid_of(set)).collect();
+                let known: Vec<Uid> = self.states.lock().keys().cloned().collect();
+                known
+                    .iter()
+                    .filter(|uid| !existing.contains(*uid))
+                    .for_each(|uid| self.forget(uid));
+            }
+            Event::Init | Event::InitApply(_) | Event::Apply(_) => {}
+        }
+    }
+
+    fn forget(&self, uid: &Uid) {
+        self.writer.forget(uid);
+        self.states.lock().remove(uid);
+    }
+
     fn is_ready(&self) -> bool {
         let parts = [
             &self.caches.pods.progress,

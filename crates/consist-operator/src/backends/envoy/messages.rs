@@ -103,3 +103,38 @@ pub(super) fn in_flight(clusters: &[ClusterStats]) -> BTreeMap<String, BTreeMap<
     }
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::envoy::config::endpoint::v3::{
+        UpstreamEndpointStats, UpstreamLocalityStats,
+    };
+
+    use super::*;
+
+    fn stats(in_progress: u64) -> ClusterStats {
+        let socket = SocketAddress { address: "10.0.0.1".to_owned(), ..SocketAddress::default() };
+        let endpoint = UpstreamEndpointStats {
+            address: Some(Address { address: Some(Where::SocketAddress(socket)) }),
+            total_requests_in_progress: in_progress,
+            ..UpstreamEndpointStats::default()
+        };
+        let locality = UpstreamLocalityStats {
+            upstream_endpoint_stats: vec![endpoint],
+            ..UpstreamLocalityStats::default()
+        };
+        ClusterStats {
+            cluster_name: "web".to_owned(),
+            upstream_locality_stats: vec![locality],
+            ..ClusterStats::default()
+        }
+    }
+
+    /// Otherwise an Envoy could add what makes the sum 0, and a Pod would be released.
+    #[test]
+    fn counts_that_overflow_are_not_zero() {
+        let ip = "10.0.0.1".parse().unwrap();
+        assert_eq!(in_flight(&[stats(2), stats(3)])["web"][&ip], 5);
+        assert_eq!(in_flight(&[stats(2), stats(u64::MAX - 1)])["web"][&ip], u64::MAX);
+    }
+}
