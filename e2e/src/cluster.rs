@@ -423,18 +423,30 @@ impl TestCluster {
     ///
     /// If kubectl fails.
     pub async fn add_package_admin(&self) -> anyhow::Result<()> {
-        let overlay = tempfile::tempdir_in(self.plane.dir.path())?;
+        self.install_with_component("packages", "package-admin").await
+    }
+
+    /// Applies an overlay with a component, as an overlay of a user's own does.
+    ///
+    /// # Errors
+    ///
+    /// If kubectl fails.
+    pub async fn install_with_component(
+        &self,
+        overlay: &str,
+        component: &str,
+    ) -> anyhow::Result<()> {
+        let own = tempfile::tempdir_in(self.plane.dir.path())?;
         // kustomize finds folders by relative paths only.
-        let to_root = "../".repeat(overlay.path().canonicalize()?.components().count() - 1);
-        let deploy = format!("{to_root}{}/deploy", root().canonicalize()?.display());
+        let to_root = "../".repeat(own.path().canonicalize()?.components().count() - 1);
+        let deploy = root().join("deploy").canonicalize()?;
+        let deploy = format!("{to_root}{}", deploy.strip_prefix("/")?.display());
         let kustomization = serde_json::json!({
-            "resources": [format!("{deploy}/overlays/packages")],
-            "components": [format!("{deploy}/components/package-admin")],
+            "resources": [format!("{deploy}/overlays/{overlay}")],
+            "components": [format!("{deploy}/components/{component}")],
         });
-        std::fs::write(overlay.path().join("kustomization.yaml"), kustomization.to_string())?;
-        let at = overlay.path().display().to_string();
-        let apply = ["apply", "--server-side", "--force-conflicts", "-k", &at];
-        self.plane.kubectl(&apply).await.map(drop)
+        std::fs::write(own.path().join("kustomization.yaml"), kustomization.to_string())?;
+        self.apply_kustomization(own.path()).await
     }
 
     /// Creates a ServiceAccount of the default namespace, which may read and write these resources there,
@@ -576,8 +588,12 @@ impl TestCluster {
     ///
     /// If kubectl fails.
     pub async fn install(&self, kustomization: &str) -> anyhow::Result<()> {
-        let at = root().join(kustomization).display().to_string();
-        let apply = ["apply", "--server-side", "--force-conflicts", "-k", &at];
+        self.apply_kustomization(&root().join(kustomization)).await
+    }
+
+    async fn apply_kustomization(&self, folder: &Path) -> anyhow::Result<()> {
+        let folder = folder.display().to_string();
+        let apply = ["apply", "--server-side", "--force-conflicts", "-k", &folder];
         self.plane.kubectl(&apply).await.map(drop)
     }
 

@@ -157,28 +157,10 @@ async fn all_manifests_and_examples_are_accepted_by_the_api_server() {
     let deployed: Api<Deployment> = Api::namespaced(cluster.plane.admin.clone(), "podops-system");
     let deployment = deployed.get("lifecycle-operator").await.unwrap().spec.unwrap();
     assert_eq!(deployment.replicas, Some(1), "the last overlay's component must apply");
-    install_with_component(&cluster, "priority-class").await;
+    cluster.install_with_component("all", "priority-class").await.unwrap();
     for deployment in deployed.list(&ListParams::default()).await.unwrap() {
         let priority = deployment.spec.unwrap().template.spec.unwrap().priority_class_name;
         assert_eq!(priority.as_deref(), Some("system-cluster-critical"));
     }
     cluster.plane.kubectl(&["apply", "--server-side", "-f", &root("docs/examples")]).await.unwrap();
-}
-
-/// Installs all operators with a component, as an overlay of a user's own does.
-async fn install_with_component(cluster: &TestCluster, component: &str) {
-    let overlay = cluster.plane.dir.path().join("overlay");
-    std::fs::create_dir(&overlay).unwrap();
-    // Kustomize accepts relative paths only.
-    let up = "../".repeat(overlay.canonicalize().unwrap().components().count() - 1);
-    let deploy = std::fs::canonicalize(root("deploy")).unwrap();
-    let deploy = format!("{up}{}", deploy.strip_prefix("/").unwrap().display());
-    let kustomization = json!({
-        "resources": [format!("{deploy}/overlays/all")],
-        "components": [format!("{deploy}/components/{component}")],
-    });
-    std::fs::write(overlay.join("kustomization.yaml"), kustomization.to_string()).unwrap();
-    let overlay = overlay.display().to_string();
-    let apply = ["apply", "--server-side", "--force-conflicts", "-k", &overlay];
-    cluster.plane.kubectl(&apply).await.unwrap();
 }

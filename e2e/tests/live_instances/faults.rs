@@ -39,6 +39,24 @@ impl Cluster {
         self.instance(name, spec).await;
     }
 
+    /// Lets the API server call a webhook, for at most a second, before it creates a ConfigMap.
+    async fn create_webhook(&self, name: &str, url: &str, failure_policy: &str) {
+        self.create(&json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration", "metadata": { "name": name },
+            "webhooks": [{
+                "name": format!("{name}.example.com"), "sideEffects": "None", "timeoutSeconds": 1,
+                "failurePolicy": failure_policy, "admissionReviewVersions": ["v1"],
+                "clientConfig": { "url": url },
+                "rules": [{
+                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                    "resources": ["configmaps"],
+                }],
+            }],
+        }))
+        .await;
+    }
+
     async fn request_deploy(&self, instance: &str, uid: &str) {
         let request = json!({ "planName": "deploy", "uid": uid });
         self.patch(instance, json!({ "spec": { "planExecution": request } })).await;
@@ -100,20 +118,7 @@ async fn failing_requests_are_reported_until_their_cause_ends() {
     cluster.patch("quota", json!({ "spec": { "parameters": { "P": "small" } } })).await;
     cluster.assert_completes("quota").await;
 
-    cluster
-        .create(&json!({
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingWebhookConfiguration", "metadata": { "name": "down" },
-            "webhooks": [{
-                "name": "down.example.com", "sideEffects": "None", "timeoutSeconds": 1,
-                "admissionReviewVersions": ["v1"], "clientConfig": { "url": "https://127.0.0.1:1/" },
-                "rules": [{
-                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
-                    "resources": ["configmaps"],
-                }],
-            }],
-        }))
-        .await;
+    cluster.create_webhook("down", "https://127.0.0.1:1/", "Fail").await;
     cluster.one_step("webhook", &config_map("webhook")).await;
     cluster.assert_fails("webhook", r#"failed calling webhook "down.example.com""#).await;
     cluster.kubectl(&["delete", "validatingwebhookconfiguration", "down"]).await;
@@ -297,21 +302,7 @@ async fn slow_writes_are_recorded_before_all_are_done() {
     // The API server waits a second for it before each creation.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}/", silent.local_addr().unwrap());
-    cluster
-        .create(&json!({
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingWebhookConfiguration", "metadata": { "name": "silent" },
-            "webhooks": [{
-                "name": "silent.example.com", "sideEffects": "None", "timeoutSeconds": 1,
-                "failurePolicy": "Ignore", "admissionReviewVersions": ["v1"],
-                "clientConfig": { "url": url },
-                "rules": [{
-                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
-                    "resources": ["configmaps"],
-                }],
-            }],
-        }))
-        .await;
+    cluster.create_webhook("silent", &url, "Ignore").await;
     let all: Vec<String> = (0..SLOW_WRITES).map(|n| config_map(&format!("slow-{n}"))).collect();
     let (begun, since) = (Instant::now(), cluster.log_end());
     cluster.one_step("slow", &all.join("---\n")).await;

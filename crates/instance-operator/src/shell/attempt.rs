@@ -102,19 +102,14 @@ impl Access<'_> {
             let writes = std::mem::take(&mut plan.writes);
             let Written { events, end } = self.write(observed, writes, deadline).await;
             attempted.events.extend(events);
+            attempted.end = end;
             match end {
                 End::All => {}
-                End::Outdated => {
-                    attempted.end = end;
-                    return attempted;
-                }
-                End::Deadline => {
-                    attempted.end = end;
-                    break;
-                }
+                End::Outdated => return attempted,
+                End::Deadline => break,
             }
         }
-        // The status shows what was done; its event, or at the latest this time, lets another attempt continue.
+        // The status shows what was done. The event of its write, or the requeue, begins the next attempt.
         let requeue_after = (attempted.end == End::Deadline).then_some(Duration::ZERO);
         let status = observed.status.clone();
         attempted.plan = Plan { requeue_after, status, ..Plan::default() };

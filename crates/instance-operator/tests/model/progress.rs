@@ -151,38 +151,6 @@ impl State {
     }
 }
 
-/// Returns why an Instance does not converge once faults have ended; `None` if it does.
-fn divergence(mut state: State, setup: &Setup) -> Option<&'static str> {
-    for _ in 0..TURNS_MAX {
-        if !state.world.settle(setup) {
-            return Some("a reconcile does not end");
-        }
-        let deleted = state.world.deleted().next().cloned();
-        match deleted {
-            Some(name) => drop(state.world.objects.remove(&name)),
-            None if state.is_job_open() => state.succeed(),
-            None => break,
-        }
-    }
-    let status = state.world.instance.status();
-    if state.world.instance.is_running() {
-        return Some("a run does not end");
-    }
-    if !status.pending.is_empty() || status.history.is_empty() {
-        return Some("a run is lost");
-    }
-    let last = &status.history[0];
-    if last.status != ExecutionStatus::Complete {
-        return None;
-    }
-    let parameter = json!(state.world.instance.parameter.to_string());
-    let is_current = ["first", "second"].into_iter().all(|name| {
-        let object = state.world.objects.get(&format!("ConfigMap {name}"));
-        object.is_some_and(|object| object["data"]["p"] == parameter)
-    });
-    (!is_current).then_some("an object is not what the last run applied")
-}
-
 impl InstanceModel for Plans {
     fn setup(&self) -> &Setup {
         &self.setup
@@ -196,8 +164,37 @@ impl InstanceModel for Plans {
         state.violation
     }
 
-    fn divergence(&self, state: State) -> Option<&'static str> {
-        divergence(state, &self.setup)
+    /// Returns why an Instance does not converge once faults have ended; `None` if it does.
+    fn divergence(&self, mut state: State) -> Option<&'static str> {
+        let setup = &self.setup;
+        for _ in 0..TURNS_MAX {
+            if !state.world.settle(setup) {
+                return Some("a reconcile does not end");
+            }
+            let deleted = state.world.deleted().next().cloned();
+            match deleted {
+                Some(name) => drop(state.world.objects.remove(&name)),
+                None if state.is_job_open() => state.succeed(),
+                None => break,
+            }
+        }
+        let status = state.world.instance.status();
+        if state.world.instance.is_running() {
+            return Some("a run does not end");
+        }
+        if !status.pending.is_empty() || status.history.is_empty() {
+            return Some("a run is lost");
+        }
+        let last = &status.history[0];
+        if last.status != ExecutionStatus::Complete {
+            return None;
+        }
+        let parameter = json!(state.world.instance.parameter.to_string());
+        let is_current = ["first", "second"].into_iter().all(|name| {
+            let object = state.world.objects.get(&format!("ConfigMap {name}"));
+            object.is_some_and(|object| object["data"]["p"] == parameter)
+        });
+        (!is_current).then_some("an object is not what the last run applied")
     }
 }
 

@@ -189,45 +189,6 @@ impl State {
     }
 }
 
-/// Returns why an Instance does not converge once faults have ended; `None` if it does.
-fn divergence(mut state: State, setup: &Setup) -> Option<&'static str> {
-    for _ in 0..TURNS_MAX {
-        if !state.world.settle(setup) {
-            return Some("a reconcile does not end");
-        }
-        let deleted = state.world.deleted().next().cloned();
-        match deleted {
-            Some(name) => drop(state.world.objects.remove(&name)),
-            // A step waits until the other client has deleted its object.
-            None if state.is_restored() => drop(state.world.objects.remove(OPTIONAL)),
-            None => break,
-        }
-    }
-    let instance = &state.world.instance;
-    if instance.is_deleted {
-        let is_left = state.world.objects.contains_key(ROLE) && !state.has_late_creation;
-        return (!instance.is_gone)
-            .then_some("a deleted Instance stays")
-            .or(is_left.then_some("a cluster-scoped object stays without its Instance"));
-    }
-    if instance.is_running() || !instance.status().pending.is_empty() {
-        return Some("a run does not end");
-    }
-    let parameter = json!(instance.parameter.to_string());
-    let has_current = |name| state.world.objects.get(name).map(|o| o["data"]["p"] == parameter);
-    let is_recorded = state.recorded.contains(state.world.objects.get(OPTIONAL).map_or("", uid));
-    let is_unknown = !state.is_optional_wanted() && !is_recorded;
-    let is_disturbed = state.has_late_creation || state.was_restored || is_unknown;
-    if has_current(KEPT) != Some(true) {
-        return Some("an object is not what the last run applied");
-    }
-    let is_wanted =
-        state.is_optional_wanted() && setup.version.spec.tasks[0].spec.resources[1] == "optional";
-    let optional = is_wanted.then_some(true);
-    (has_current(OPTIONAL) != optional && !is_disturbed)
-        .then_some("an optional object is not what the last run applied, or was not pruned")
-}
-
 impl InstanceModel for Removals {
     fn setup(&self) -> &Setup {
         &self.setup
@@ -241,8 +202,45 @@ impl InstanceModel for Removals {
         state.violation
     }
 
-    fn divergence(&self, state: State) -> Option<&'static str> {
-        divergence(state, &self.setup)
+    /// Returns why an Instance does not converge once faults have ended; `None` if it does.
+    fn divergence(&self, mut state: State) -> Option<&'static str> {
+        let setup = &self.setup;
+        for _ in 0..TURNS_MAX {
+            if !state.world.settle(setup) {
+                return Some("a reconcile does not end");
+            }
+            let deleted = state.world.deleted().next().cloned();
+            match deleted {
+                Some(name) => drop(state.world.objects.remove(&name)),
+                // A step waits until the other client has deleted its object.
+                None if state.is_restored() => drop(state.world.objects.remove(OPTIONAL)),
+                None => break,
+            }
+        }
+        let instance = &state.world.instance;
+        if instance.is_deleted {
+            let is_left = state.world.objects.contains_key(ROLE) && !state.has_late_creation;
+            return (!instance.is_gone)
+                .then_some("a deleted Instance stays")
+                .or(is_left.then_some("a cluster-scoped object stays without its Instance"));
+        }
+        if instance.is_running() || !instance.status().pending.is_empty() {
+            return Some("a run does not end");
+        }
+        let parameter = json!(instance.parameter.to_string());
+        let has_current = |name| state.world.objects.get(name).map(|o| o["data"]["p"] == parameter);
+        let is_recorded =
+            state.recorded.contains(state.world.objects.get(OPTIONAL).map_or("", uid));
+        let is_unknown = !state.is_optional_wanted() && !is_recorded;
+        let is_disturbed = state.has_late_creation || state.was_restored || is_unknown;
+        if has_current(KEPT) != Some(true) {
+            return Some("an object is not what the last run applied");
+        }
+        let is_wanted = state.is_optional_wanted()
+            && setup.version.spec.tasks[0].spec.resources[1] == "optional";
+        let optional = is_wanted.then_some(true);
+        (has_current(OPTIONAL) != optional && !is_disturbed)
+            .then_some("an optional object is not what the last run applied, or was not pruned")
     }
 }
 

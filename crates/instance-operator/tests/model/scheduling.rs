@@ -137,25 +137,6 @@ impl State {
     }
 }
 
-/// Returns why an Instance does not converge once faults have ended; `None` if it does.
-fn divergence(mut state: State, setup: &Setup) -> Option<&'static str> {
-    state.set_gate(true);
-    if !state.world.settle(setup) {
-        return Some("a reconcile does not end");
-    }
-    let instance = &state.world.instance;
-    let status = instance.status();
-    if instance.is_running() || !status.pending.is_empty() {
-        return Some("a run does not end");
-    }
-    if !instance.requested.is_empty() {
-        return Some("a request stays");
-    }
-    // A change of what the plan depends on begins a requested run again.
-    let is_lost = state.before_request.is_some_and(|before| before == uid(&status, "backup"));
-    is_lost.then_some("a request is lost")
-}
-
 impl InstanceModel for Schedules {
     fn setup(&self) -> &Setup {
         &self.setup
@@ -169,8 +150,24 @@ impl InstanceModel for Schedules {
         state.violation
     }
 
-    fn divergence(&self, state: State) -> Option<&'static str> {
-        divergence(state, &self.setup)
+    /// Returns why an Instance does not converge once faults have ended; `None` if it does.
+    fn divergence(&self, mut state: State) -> Option<&'static str> {
+        let setup = &self.setup;
+        state.set_gate(true);
+        if !state.world.settle(setup) {
+            return Some("a reconcile does not end");
+        }
+        let instance = &state.world.instance;
+        let status = instance.status();
+        if instance.is_running() || !status.pending.is_empty() {
+            return Some("a run does not end");
+        }
+        if !instance.requested.is_empty() {
+            return Some("a request stays");
+        }
+        // A change of what the plan depends on begins a requested run again.
+        let is_lost = state.before_request.is_some_and(|before| before == uid(&status, "backup"));
+        is_lost.then_some("a request is lost")
     }
 }
 

@@ -362,40 +362,6 @@ impl State {
     }
 }
 
-/// Returns why a run does not end once gates open; `None` if it does. Time passes only until the reconcile
-/// that the operator has scheduled.
-fn divergence(mut state: State, model: &Steps) -> Option<&'static str> {
-    for _ in 0..TURNS_MAX {
-        if !state.world.settle(&model.setup) {
-            return Some("a reconcile does not end");
-        }
-        let closed = OBJECTS.iter().map(|gate| gate.name).find(|name| !state.is_open(name));
-        if let Some(wait) = state.world.requeue_after(&model.setup) {
-            let wait = i64::try_from(wait.as_secs()).unwrap();
-            if wait == 0 {
-                return Some("an operator does not wait");
-            }
-            state.world.now += wait;
-        } else if limit(&state.world.instance.status(), model).is_some() {
-            return Some("an operator does not wait for a time limit");
-        } else if state.world.instance.is_paused {
-            state.world.instance.is_paused = false;
-            state.world.instance.generation += 1;
-        } else if let Some(name) = closed {
-            state.set_gate(name, "open");
-        } else if state.is_held(model) {
-            state.request();
-        } else {
-            break;
-        }
-    }
-    let status = state.world.instance.status();
-    if state.world.instance.is_running() || !status.pending.is_empty() {
-        return Some("a run does not end");
-    }
-    (!state.world.instance.requested.is_empty()).then_some("a request stays")
-}
-
 impl InstanceModel for Steps {
     fn setup(&self) -> &Setup {
         &self.setup
@@ -409,8 +375,38 @@ impl InstanceModel for Steps {
         state.violation
     }
 
-    fn divergence(&self, state: State) -> Option<&'static str> {
-        divergence(state, self)
+    /// Returns why a run does not end once gates open; `None` if it does. Time passes only until the reconcile
+    /// that the operator has scheduled.
+    fn divergence(&self, mut state: State) -> Option<&'static str> {
+        for _ in 0..TURNS_MAX {
+            if !state.world.settle(&self.setup) {
+                return Some("a reconcile does not end");
+            }
+            let closed = OBJECTS.iter().map(|gate| gate.name).find(|name| !state.is_open(name));
+            if let Some(wait) = state.world.requeue_after(&self.setup) {
+                let wait = i64::try_from(wait.as_secs()).unwrap();
+                if wait == 0 {
+                    return Some("an operator does not wait");
+                }
+                state.world.now += wait;
+            } else if limit(&state.world.instance.status(), self).is_some() {
+                return Some("an operator does not wait for a time limit");
+            } else if state.world.instance.is_paused {
+                state.world.instance.is_paused = false;
+                state.world.instance.generation += 1;
+            } else if let Some(name) = closed {
+                state.set_gate(name, "open");
+            } else if state.is_held(self) {
+                state.request();
+            } else {
+                break;
+            }
+        }
+        let status = state.world.instance.status();
+        if state.world.instance.is_running() || !status.pending.is_empty() {
+            return Some("a run does not end");
+        }
+        (!state.world.instance.requested.is_empty()).then_some("a request stays")
     }
 }
 

@@ -122,17 +122,8 @@ impl PreviewedRun {
 
     /// Plans of a child Instance that cannot be known.
     #[must_use]
-    pub const fn unknown(error: String) -> Self {
-        Self {
-            child: String::new(),
-            plan: String::new(),
-            reason: String::new(),
-            steps: Vec::new(),
-            pruned: Vec::new(),
-            not_pruned: Vec::new(),
-            error,
-            uid: String::new(),
-        }
+    pub fn unknown(error: String) -> Self {
+        Self { error, ..Self::default() }
     }
 
     /// Returns a step, which is added if it is not known yet.
