@@ -127,12 +127,8 @@ impl Live {
     ) -> anyhow::Result<Result<Option<Value>, Rejected>> {
         let Some(api) = self.api(id).await? else { return Ok(Ok(None)) };
         let params = DeleteParams { dry_run: true, ..DeleteParams::background() };
-        match api.delete(&id.name, &params).await {
-            Ok(_) => Ok(Ok(None)),
-            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(Ok(None)),
-            Err(kube::Error::Api(status)) => Ok(Err(Rejected { message: status.message.clone() })),
-            Err(error) => Err(error).with_context(|| format!("cannot try to delete {id}")),
-        }
+        let deleted = api.delete(&id.name, &params).await.map(|_| None);
+        tried(deleted, None).with_context(|| format!("cannot try to delete {id}"))
     }
 
     /// Returns an object as the API server would store it, or why it would reject it. In a namespace that does
@@ -148,13 +144,20 @@ impl Live {
         let id = ObjectId::of(object);
         let Some(api) = self.api(&id).await? else { return Ok(Ok(Some(object.clone()))) };
         let params = PatchParams { dry_run: true, force: true, ..PatchParams::apply(OPERATOR) };
-        match api.patch(&id.name, &params, &Patch::Apply(object)).await {
-            Ok(stored) => Ok(Ok(Some(serde_json::to_value(stored)?))),
-            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {
-                Ok(Ok(Some(object.clone())))
-            }
-            Err(kube::Error::Api(status)) => Ok(Err(Rejected { message: status.message.clone() })),
-            Err(error) => Err(error).with_context(|| format!("cannot try {id}")),
-        }
+        let stored = api.patch(&id.name, &params, &Patch::Apply(object)).await;
+        tried(stored.map(Some), Some(object.clone())).with_context(|| format!("cannot try {id}"))
+    }
+}
+
+/// Result of a write that was tried; `missing` is that for what does not exist.
+fn tried(
+    result: kube::Result<Option<DynamicObject>>,
+    missing: Option<Value>,
+) -> anyhow::Result<Result<Option<Value>, Rejected>> {
+    match result {
+        Ok(object) => Ok(Ok(object.map(serde_json::to_value).transpose()?)),
+        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(Ok(missing)),
+        Err(kube::Error::Api(status)) => Ok(Err(Rejected { message: status.message.clone() })),
+        Err(error) => Err(error.into()),
     }
 }
