@@ -19,7 +19,8 @@ use kube::{
     core::GroupVersionKind,
 };
 use podops_e2e::cluster::{
-    OPERATORS, TIMEOUT, TestCluster, eventually, memory_limit_mebibytes, programs,
+    INSTANCE_OPERATOR, OPERATORS, TIMEOUT, TestCluster, eventually, memory_limit_mebibytes,
+    programs,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
@@ -94,9 +95,10 @@ impl Hostility {
 
 /// Memory, in KiB, that an operator may use for each number of objects of each kind: twice what was
 /// measured with 10,000. The shipped limits are enough for the default number.
-const KIBIBYTES: [(&str, f64); 5] = [
+const KIBIBYTES: [(&str, f64); 6] = [
     ("collaset-operator", 132.0),
     ("consist-operator", 28.0),
+    ("instance-operator", 60.0),
     ("lifecycle-operator", 28.0),
     ("operationjob-operator", 42.0),
     ("transition-rule-operator", 43.0),
@@ -112,7 +114,7 @@ struct Kind {
 }
 
 /// The first [`WITH_STATUS`] kinds report the generation that their status is based on.
-const KINDS: [Kind; 12] = [
+const KINDS: [Kind; 17] = [
     Kind {
         group: "apps.kusionstack.io",
         version: "v1alpha1",
@@ -145,6 +147,23 @@ const KINDS: [Kind; 12] = [
         name: "OperationJob",
         plural: "operationjobs",
         base: |name, _| json!({ "spec": { "action": "Replace", "targets": [{ "name": name }] } }),
+    },
+    Kind {
+        group: "kudo.dev",
+        version: "v1beta1",
+        name: "Instance",
+        plural: "instances",
+        base: |name, _| {
+            let version = name.replace("instance", "operatorversion");
+            json!({ "spec": { "operatorVersion": { "name": version } } })
+        },
+    },
+    Kind {
+        group: "kudo.dev",
+        version: "v1beta1",
+        name: "OperatorVersion",
+        plural: "operatorversions",
+        base: operator_version,
     },
     Kind {
         group: "apps.kusionstack.io",
@@ -185,11 +204,44 @@ const KINDS: [Kind; 12] = [
         name: "StatefulSet",
         plural: "statefulsets",
         base: |name, _| {
-            let template = collaset(name, &mut Rng::with_seed(0))["spec"]["template"].take();
-            json!({ "spec": {
-                "replicas": 0, "serviceName": "web", "template": template,
-                "selector": { "matchLabels": { "app": name } },
-            } })
+            let mut workload = workload(name);
+            workload["spec"]["replicas"] = json!(0);
+            workload["spec"]["serviceName"] = json!("web");
+            workload
+        },
+    },
+    Kind {
+        group: "apps",
+        version: "v1",
+        name: "Deployment",
+        plural: "deployments",
+        base: |name, _| {
+            let mut workload = workload(name);
+            workload["spec"]["replicas"] = json!(0);
+            workload
+        },
+    },
+    Kind {
+        group: "apps",
+        version: "v1",
+        name: "ReplicaSet",
+        plural: "replicasets",
+        base: |name, _| {
+            let mut workload = workload(name);
+            workload["spec"]["replicas"] = json!(0);
+            workload
+        },
+    },
+    Kind {
+        group: "apps",
+        version: "v1",
+        name: "DaemonSet",
+        plural: "daemonsets",
+        base: |name, _| {
+            let mut workload = workload(name);
+            workload["spec"]["template"]["spec"]["nodeSelector"] =
+                json!({ "podops.test/never": "" });
+            workload
         },
     },
     Kind {
@@ -209,7 +261,7 @@ const KINDS: [Kind; 12] = [
 ];
 
 /// Number of kinds whose status names the generation that it is based on.
-const WITH_STATUS: usize = 4;
+const WITH_STATUS: usize = 5;
 
 fn collaset(name: &str, random: &mut Rng) -> Value {
     json!({ "spec": {
@@ -219,6 +271,29 @@ fn collaset(name: &str, random: &mut Rng) -> Value {
             "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
         },
     } })
+}
+
+/// With a plan that is executed at once, and another one if it is requested.
+fn operator_version(_: &str, _: &mut Rng) -> Value {
+    let steps = json!([{ "name": "step", "tasks": ["task"] }]);
+    let phases = json!([{ "name": "phase", "strategy": "serial", "steps": steps }]);
+    let plan = json!({ "strategy": "serial", "phases": phases });
+    json!({ "spec": {
+        "operator": { "name": "fuzz" }, "version": "1.0.0",
+        "tasks": [{ "name": "task", "kind": "Dummy", "spec": { "done": true } }],
+        "plans": { "deploy": plan, "other": plan },
+    } })
+}
+
+/// A workload of the Instance with the same number.
+fn workload(name: &str) -> Value {
+    let instance = name.rsplit_once('-').map(|(_, n)| format!("fuzz-instance-{n}"));
+    let mut template = collaset(name, &mut Rng::with_seed(0))["spec"]["template"].take();
+    template["spec"]["schedulingGates"] = json!([{ "name": "podops.test/never" }]);
+    json!({
+        "metadata": { "labels": { "heritage": "kudo", "kudo.dev/instance": instance } },
+        "spec": { "template": template, "selector": { "matchLabels": { "app": name } } },
+    })
 }
 
 fn rule(name: &str, random: &mut Rng) -> Value {
@@ -453,6 +528,8 @@ async fn random_and_hostile_objects_stop_no_operator() {
         cluster.set_memory_limit(operator, needed.max(memory_limit_mebibytes(operator).unwrap()));
     }
     cluster.start_operators().await.unwrap();
+    cluster.add_instance_operator().await.unwrap();
+    cluster.add_package_admin().await.unwrap();
     cluster.create_and_wait("web", 4, &json!({})).await.unwrap();
     let client = cluster.plane.admin.clone();
     create_namespaces(&client).await;
@@ -471,7 +548,7 @@ async fn random_and_hostile_objects_stop_no_operator() {
     // As they were created, and as they are listed by an operator that starts.
     for restart in [false, true] {
         if restart {
-            for operator in OPERATORS {
+            for operator in operators() {
                 cluster.kill_and_restart(operator).await.unwrap();
             }
         }
@@ -482,12 +559,16 @@ async fn random_and_hostile_objects_stop_no_operator() {
             eprintln!("{:.0?}: {} settled, restarted: {restart}", started.elapsed(), kind.name);
         }
     }
-    for operator in OPERATORS {
+    for operator in operators() {
         let process = cluster.operator(operator).unwrap();
         eprintln!("{operator}: peak {:.0} MiB", process.peak_mebibytes());
         assert_eq!(process.exits().len(), 1, "{operator} ended once, when it was killed");
     }
     cluster.assert_no_forbidden_requests().unwrap();
+}
+
+fn operators() -> impl Iterator<Item = &'static str> {
+    OPERATORS.into_iter().chain([INSTANCE_OPERATOR])
 }
 
 /// Returns the namespace of a rule by its name.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use podops_api::well_known::{CONTROL, CONTROL_ON};
+use podops_client::object_key::is_path_segment;
 use serde_json::{Map, Value};
 
 pub mod enhance;
@@ -64,6 +65,13 @@ impl ObjectId {
             namespace: text(object, "/metadata/namespace").to_owned(),
             name: text(object, "/metadata/name").to_owned(),
         }
+    }
+
+    /// Returns whether it has a name, and the URL of the object is that of no other.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        is_path_segment(&self.name)
+            && (self.namespace.is_empty() || is_path_segment(&self.namespace))
     }
 
     /// Returns the identity that stands for all objects of a type.

@@ -94,6 +94,9 @@ async fn admission_rejects_what_can_never_be_right() {
     assert!(cluster.try_instance(&other).await.contains("has no plan deploy"));
     let unknown = json!({ "operatorVersion": { "name": "unknown" } });
     assert_eq!(cluster.try_instance(&unknown).await, "", "it may be created later");
+    let url = json!({ "operatorVersion": { "name": "toy", "namespace": "other/secrets" } });
+    let error = cluster.try_instance(&url).await;
+    assert!(error.contains("spec.operatorVersion.namespace"), "{error}");
 
     cluster.instance("toy", json!({ "parameters": { "OWNER": "me" } })).await;
     cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{CustomResource, KubeSchema};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::{InstanceStatus, null_as_default, without_defaults};
 
@@ -44,6 +45,7 @@ use super::{InstanceStatus, null_as_default, without_defaults};
 #[schemars(transform = without_defaults)]
 pub struct InstanceSpec {
     /// OperatorVersion; its namespace defaults to that of the Instance.
+    #[schemars(transform = valid_names)]
     pub operator_version: ObjectReference,
     /// Values of parameters; the text of an array or map is YAML. The status has a digest of each, so their
     /// number is limited.
@@ -63,8 +65,21 @@ pub struct InstanceSpec {
     /// ServiceAccount that writes the objects of the Instance, by impersonation. Without it, that of
     /// the operator's flag does. Not KUDO's.
     #[serde(skip_serializing_if = "String::is_empty")]
-    #[schemars(length(max = 253), regex(pattern = "^([a-z0-9]([-.a-z0-9]*[a-z0-9])?)?$"))]
+    #[schemars(length(max = 253), regex(pattern = NAME))]
     pub service_account_name: String,
+}
+
+/// Names that the API server accepts, or none.
+const NAME: &str = "^([a-z0-9]([-.a-z0-9]*[a-z0-9])?)?$";
+
+/// Rejects references that can refer to nothing.
+fn valid_names(schema: &mut Schema) {
+    let fields = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for (name, field) in fields.into_iter().flatten() {
+        if let ("name" | "namespace", Some(field)) = (name.as_str(), field.as_object_mut()) {
+            field.insert("pattern".to_owned(), json!(NAME));
+        }
+    }
 }
 
 /// Parameter whose value is in a Secret or a ConfigMap of the Instance's namespace.
@@ -89,7 +104,7 @@ pub struct ParameterSource {
 #[serde(rename_all = "camelCase")]
 pub struct KeyReference {
     /// Name of the object.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = NAME))]
     pub name: String,
     /// Key of the value.
     #[schemars(length(min = 1, max = 253))]

@@ -200,6 +200,12 @@ fn faults_of_a_package_fail_its_step() {
         ("apiVersion: v1\nkind: [\n", "ResourceUnmarshalError"),
         ("apiVersion: v1\nkind: List\nitems: []\n", "ResourceUnmarshalError"),
         ("apiVersion: example.com/v1\nkind: Toy\nmetadata:\n  name: a\n", "TaskEnhancementError"),
+        // The URL of another object, and of another request.
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a/b\n", "ResourceValidationError"),
+        (
+            "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  namespace: b?c\n",
+            "ResourceValidationError",
+        ),
     ];
     for (template, reason) in cases {
         let phases = json!([phase("serial", &[step("a", &["a"])])]);
@@ -449,6 +455,19 @@ fn a_child_belongs_to_its_parent_which_waits_for_its_plans() {
     assert_eq!(world.plan("deploy"), "FATAL_ERROR");
     let mut deletions = world.log.iter().filter(|change| change.starts_with("delete"));
     assert_eq!(deletions.next(), None, "only a Job is replaced because it failed");
+}
+
+/// The name of a child is text of the package.
+#[test]
+fn a_child_with_an_invalid_name_is_not_applied() {
+    let mut version = version(&json!([phase("serial", &[step("child", &["child"])])]), &json!({}));
+    let spec =
+        json!({ "package": "zoo", "operatorVersion": "0.2.0", "instanceName": "zoo/status" });
+    version["tasks"] = json!([{ "name": "child", "kind": "KudoOperator", "spec": spec }]);
+    let mut world = World::new(&version, &json!({}));
+    world.reconcile();
+    assert_eq!((world.plan("deploy").as_str(), world.log.len()), ("FATAL_ERROR", 0));
+    assert!(world.step("child").1.contains("invalid name"));
 }
 
 /// Each user who may read an Instance sees its parameters.

@@ -13,7 +13,7 @@ use podops_api::{
 };
 use podops_client::{
     decode::Decoded,
-    object_key::ObjectKey,
+    object_key::{ObjectKey, is_path_segment},
     shell::store::{IndexedStore, WatchProgress},
 };
 
@@ -52,7 +52,7 @@ impl Versions {
         let (namespace, name) = key.split_once('/').unwrap_or_default();
         observed.version = self.find(&ObjectKey::new(namespace, name));
         // The event of one that was created just before the Instance may arrive later.
-        if observed.version.is_none() && !name.is_empty() {
+        if observed.version.is_none() && is_path_segment(namespace) && is_path_segment(name) {
             let versions: Api<Decoded<OperatorVersion>> =
                 Api::namespaced(self.client.clone(), namespace);
             let found = versions.get_opt(name).await?.and_then(Decoded::ok);

@@ -13,7 +13,10 @@ use super::{
 };
 use crate::{
     dependencies::version_name,
-    object::enhance::{HERITAGE, INSTANCE, OPERATOR},
+    object::{
+        ObjectId,
+        enhance::{HERITAGE, INSTANCE, OPERATOR},
+    },
     reasons,
     redaction::secret_values,
 };
@@ -60,6 +63,13 @@ pub(super) fn advance(
         },
         "spec": child_spec,
     });
+    let id = ObjectId::of(&child);
+    if !id.is_valid() {
+        return Err(TaskFailure::new(
+            &reasons::RESOURCE_VALIDATION_ERROR,
+            format!("{id}: invalid name"),
+        ));
+    }
     Ok(apply(vec![child], Ownership::Kept, context, work)?.into_state())
 }
 

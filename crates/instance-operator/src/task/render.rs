@@ -15,7 +15,7 @@ use super::{
     context::{TaskContext, TaskFailure},
 };
 use crate::{
-    object::{expressions, leave, object_type, text},
+    object::{ObjectId, expressions, leave, object_type, text},
     reasons,
 };
 
@@ -142,6 +142,10 @@ fn checked(mut object: Value, resource: &str) -> Result<Rendered, TaskFailure> {
             &reasons::RESOURCE_UNMARSHAL_ERROR,
             &format!("{found} lacks metadata.name"),
         ));
+    }
+    let id = ObjectId::of(&object);
+    if !id.is_valid() {
+        return Err(failed(&reasons::RESOURCE_VALIDATION_ERROR, &format!("{id}: invalid name")));
     }
     let translated = translate::translate(&mut object);
     let translated =
