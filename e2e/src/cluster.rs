@@ -240,11 +240,17 @@ impl TestCluster {
     /// If a component does not start.
     pub async fn start_with_client_certificates(programs: &Path) -> anyhow::Result<Self> {
         let mut cluster = Self::start_empty(programs).await?;
-        let ca = cluster.plane.dir.path().join("ca.crt").display().to_string();
-        for operator in WITH_WEBHOOKS {
-            cluster.add_env(operator, &[("PODOPS_ADMISSION_CLIENT_CA_FILE", ca.clone())]);
-        }
+        cluster.require_client_certificates();
         cluster.with_graceful_deletion().await
+    }
+
+    /// Makes admission webhooks require the API server's client certificate, from the operators' next start
+    /// on.
+    pub fn require_client_certificates(&mut self) {
+        let ca = self.plane.dir.path().join("ca.crt").display().to_string();
+        for operator in WITH_WEBHOOKS {
+            self.add_env(operator, &[("PODOPS_ADMISSION_CLIENT_CA_FILE", ca.clone())]);
+        }
     }
 
     /// Installs the CRDs and the operators with graceful deletion into an empty cluster, and starts them.
@@ -319,6 +325,20 @@ impl TestCluster {
             ApiResource::erase::<MutatingWebhookConfiguration>(&()),
         ];
         kinds.map(|kind| Api::all_with(self.plane.admin.clone(), &kind))
+    }
+
+    /// URL of the webhook for evictions, with its path token, and its CA bundle.
+    ///
+    /// # Errors
+    ///
+    /// If the webhook is not configured.
+    pub async fn eviction_webhook(&self) -> anyhow::Result<(http::Uri, Vec<u8>)> {
+        let hooks: Api<ValidatingWebhookConfiguration> = Api::all(self.plane.admin.clone());
+        let hooks = hooks.get("podops-lifecycle-operator").await?.webhooks.unwrap_or_default();
+        let client = &hooks.get(1).context("no webhook for evictions")?.client_config;
+        let url = client.url.as_deref().context("webhook without a URL")?;
+        let bundle = client.ca_bundle.clone().context("webhook without a CA bundle")?;
+        Ok((url.parse()?, bundle.0))
     }
 
     /// Waits until every webhook configuration has a CA bundle.

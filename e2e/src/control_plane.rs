@@ -286,6 +286,8 @@ fn etcd_flags(dir: &Path, etcd: &str, peer: &str) -> Flags {
         ("initial-advertise-peer-urls", peer.to_owned()),
         ("initial-cluster", format!("default={peer}")),
         ("unsafe-no-fsync", "true".to_owned()),
+        // 10,000 objects of each kind, some of them of a megabyte, do not fit into the default of 2 GiB.
+        ("quota-backend-bytes", (8_u64 << 30).to_string()),
         ("log-level", "warn".to_owned()),
     ]
 }

@@ -79,6 +79,9 @@ enum Command {
     Packages {
         /// Folder of the packages
         folder: PathBuf,
+        /// Number of times that the operator is killed while they are taken through it again
+        #[arg(long, default_value_t = 200)]
+        kills: usize,
     },
     /// Measure the performance targets; prints a Markdown page
     Bench {
@@ -143,8 +146,10 @@ async fn run(command: Command) -> anyhow::Result<()> {
             output(&Box::pin(bench::run(&programs, quick)).await?);
             Ok(())
         }
-        Command::Packages { folder } => {
-            output(packages::run(&programs, &folder).await?.trim_end());
+        Command::Packages { folder, kills } => {
+            let page = packages::run(&programs, &folder).await?;
+            let killed = packages::run_with_kills(&programs, &folder, kills).await?;
+            output(&format!("{page}\n{}", killed.trim_end()));
             Ok(())
         }
         Command::Plot => {

@@ -37,7 +37,7 @@ use kube::{
 use parking_lot::{Mutex, MutexGuard};
 use podops_client::{
     decode::Decoded,
-    shell::store::{valid, watch_backoff},
+    shell::{store::valid, watch_backoff::WatchBackoff},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -498,11 +498,11 @@ async fn run(
     mut queued: mpsc::UnboundedReceiver<String>,
 ) -> anyhow::Result<()> {
     let pods = Api::<Decoded<Pod>>::all(nodes.client.clone());
-    let events = watcher(pods, watcher::Config::default()).backoff(watch_backoff());
+    let events = watcher(pods, watcher::Config::default()).backoff(WatchBackoff::default());
     let mut events =
         events.filter_map(|event| std::future::ready(event.map(valid).transpose())).boxed();
     let all = Api::<Node>::all(nodes.client.clone());
-    let all = watcher(all, watcher::Config::default()).backoff(watch_backoff());
+    let all = watcher(all, watcher::Config::default()).backoff(WatchBackoff::default());
     let mut changed_nodes = all.applied_objects().boxed();
     let mut reconciles = JoinSet::new();
     loop {
@@ -544,7 +544,8 @@ async fn create_node(
 /// Binds every claim to a volume, as a provisioner does.
 async fn bind_claims(client: Client) -> anyhow::Result<()> {
     let all = Api::<PersistentVolumeClaim>::all(client.clone());
-    let mut claims = watcher(all, watcher::Config::default()).backoff(watch_backoff()).boxed();
+    let mut claims =
+        watcher(all, watcher::Config::default()).backoff(WatchBackoff::default()).boxed();
     while let Some(event) = claims.next().await {
         let Ok(watcher::Event::Apply(claim) | watcher::Event::InitApply(claim)) = event else {
             continue;

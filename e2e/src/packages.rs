@@ -1,6 +1,7 @@
 //! Takes packages of KUDO through their life with the command line, on the test cluster: verification,
 //! archive, installation from a repository, every plan, a changed parameter, an upgrade, uninstallation.
 
+mod killer;
 mod package;
 mod repository;
 
@@ -10,6 +11,7 @@ use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
     process::Output,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -19,11 +21,13 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use self::{
+    killer::Killer,
     package::{ChangedParameter, NOT_ALLOWED, PackageFolder},
     repository::Repository,
 };
 use crate::{
     cluster::{INSTANCE_OPERATOR, TestCluster, eventually},
+    package_history::{Killed, PackageHistory},
     page::conditions,
 };
 
@@ -32,6 +36,8 @@ pub const COMMUNITY: &str = "../shared/kudo/packages";
 
 /// Timeout of one plan, in seconds.
 const PLAN_TIMEOUT: &str = "60";
+/// The same while the operator is killed again and again, and its Lease has to expire.
+const KILLED_PLAN_TIMEOUT: &str = "180";
 /// Timeout until the objects of a deleted Instance are gone.
 const GONE_TIMEOUT: Duration = Duration::from_secs(60);
 /// StatefulSets keep the claims that they make, and with them the data.
@@ -78,6 +84,14 @@ struct Lab {
     program: PathBuf,
     repository: Repository,
     work: tempfile::TempDir,
+    /// Kills the operator while plans run.
+    killer: Option<Arc<Killer>>,
+}
+
+/// A package, and its next version.
+struct Published {
+    package: PackageFolder,
+    next: PackageFolder,
 }
 
 /// Returns the folder of the package of an operator below another folder, if there is one.
@@ -99,17 +113,11 @@ pub fn folder_of(operator: &str, folder: &Path) -> anyhow::Result<Option<PathBuf
 ///
 /// If there are no packages, the cluster does not start, or a package fails.
 pub async fn run(programs: &Path, folder: &Path) -> anyhow::Result<String> {
-    let packages = package::find(folder)?;
-    ensure!(!packages.is_empty(), "there are no packages in {}", folder.display());
-    let lab = Lab::start(programs).await?;
-    let mut archives = Vec::new();
-    for package in &packages {
-        archives.push(lab.publish(package, &packages).await?);
-    }
+    let lab = Lab::start(TestCluster::start_with_packages(programs).await?, programs).await?;
     let mut tried = Vec::new();
-    for (package, (copy, next)) in packages.iter().zip(&archives) {
-        let mut result = Tried { name: package.title(), ..Tried::default() };
-        if let Err(error) = lab.try_package(copy, next, &mut result).await {
+    for published in lab.publish_all(folder).await? {
+        let mut result = Tried { name: published.package.title(), ..Tried::default() };
+        if let Err(error) = lab.try_package(&published, &mut result).await {
             result.failure = Some(format!("{error:#}"));
         }
         let end = result.failure.as_deref().unwrap_or("done");
@@ -124,6 +132,47 @@ pub async fn run(programs: &Path, folder: &Path) -> anyhow::Result<String> {
         .collect();
     ensure!(failed.is_empty(), "{}\n{page}", failed.join("\n"));
     Ok(page)
+}
+
+/// Tries all packages below a folder while the operator is killed this number of times at random points of
+/// their runs, in the second half with two operators; returns a paragraph.
+///
+/// # Errors
+///
+/// If there are no packages, the cluster does not start, a run does not end, or does twice what must be done
+/// once.
+pub async fn run_with_kills(
+    programs: &Path,
+    folder: &Path,
+    kills: usize,
+) -> anyhow::Result<String> {
+    let cluster = TestCluster::start_with_packages_for_standby(programs).await?;
+    let mut lab = Lab::start(cluster, programs).await?;
+    let killer = Arc::new(Killer::new());
+    lab.killer = Some(killer.clone());
+    let history = PackageHistory::start(&lab.cluster.plane.admin);
+    let all = lab.publish_all(folder).await?;
+    for (n, published) in all.iter().enumerate() {
+        if n == all.len() / 2 {
+            lab.cluster.start_standby(INSTANCE_OPERATOR).await?;
+        }
+        killer.permit(kills * (n + 1) / all.len());
+        let title = published.package.title();
+        let tried = lab.try_package(published, &mut Tried::default()).await;
+        tried.with_context(|| format!("{title}, after {} kills", killer.killed()))?;
+        writeln!(io::stderr(), "{title}: done, {} kills so far", killer.killed())?;
+    }
+    let Killed { runs, made_again, entered_again, .. } = history.judge();
+    ensure!((made_again, entered_again) == (0, 0), "{:?}", history.judge());
+    lab.cluster.assert_no_forbidden_requests()?;
+    Ok(format!(
+        "\
+After that, they were taken through it again while the operator was killed with `kill -9` at {} random \
+points of their runs, in the second half with two operators: {runs} runs ended, all of them COMPLETE; no \
+Secret or Pod of a Pipe task was made twice in a run, and no complete step was entered again.
+",
+        killer.killed()
+    ))
 }
 
 fn page(tried: &[Tried]) -> anyhow::Result<String> {
@@ -172,8 +221,7 @@ Claims of StatefulSets stay, because they have data, and CustomResourceDefinitio
 }
 
 impl Lab {
-    async fn start(programs: &Path) -> anyhow::Result<Self> {
-        let cluster = TestCluster::start_with_packages(programs).await?;
+    async fn start(cluster: TestCluster, programs: &Path) -> anyhow::Result<Self> {
         cluster.add_package_admin().await?;
         let work = tempfile::tempdir()?;
         for foreign in &FOREIGN {
@@ -187,6 +235,7 @@ impl Lab {
             program: programs.join("kubectl-kudo"),
             repository: Repository::start().await?,
             work,
+            killer: None,
         })
     }
 
@@ -210,12 +259,31 @@ impl Lab {
         Ok(text)
     }
 
+    /// Runs the command line for a plan, during which the operator may be killed.
+    async fn run_plan(&self, args: &[&str]) -> anyhow::Result<String> {
+        match &self.killer {
+            Some(killer) => killer.during(&self.cluster, self.kudo(args)).await,
+            None => self.kudo(args).await,
+        }
+    }
+
+    /// Adds all packages below a folder to the repository.
+    async fn publish_all(&self, folder: &Path) -> anyhow::Result<Vec<Published>> {
+        let packages = package::find(folder)?;
+        ensure!(!packages.is_empty(), "there are no packages in {}", folder.display());
+        let mut published = Vec::new();
+        for package in &packages {
+            published.push(self.publish(package, &packages).await?);
+        }
+        Ok(published)
+    }
+
     /// Adds a package and its next version to the repository; returns their folders.
     async fn publish(
         &self,
         package: &PackageFolder,
         all: &[PackageFolder],
-    ) -> anyhow::Result<(PackageFolder, PackageFolder)> {
+    ) -> anyhow::Result<Published> {
         let copy = package.copy_to(&self.work.path().join(package.title()), all)?;
         let next =
             copy.copy_to(&self.work.path().join(format!("{}-next", package.title())), &[])?;
@@ -224,7 +292,7 @@ impl Lab {
             let archive = self.archive(folder).await?;
             self.repository.add(folder, archive);
         }
-        Ok((copy, next))
+        Ok(Published { package: copy, next })
     }
 
     /// Creates the archive of a package twice, and checks that both have the same bytes.
@@ -255,8 +323,7 @@ impl Lab {
 
     async fn try_package(
         &self,
-        package: &PackageFolder,
-        next: &PackageFolder,
+        Published { package, next }: &Published,
         tried: &mut Tried,
     ) -> anyhow::Result<()> {
         let verify = Instant::now();
@@ -271,8 +338,9 @@ impl Lab {
         let before = self.cluster_objects().await?;
         let in_namespace = ["--namespace", namespace.as_str()];
         let instance = ["--instance", operator];
-        let waits = ["--wait", "--wait-time", PLAN_TIMEOUT];
-        let run = async |args: &[&str]| self.kudo(&[args, &in_namespace].concat()).await;
+        let timeout = if self.killer.is_some() { KILLED_PLAN_TIMEOUT } else { PLAN_TIMEOUT };
+        let waits = ["--wait", "--wait-time", timeout];
+        let run = async |args: &[&str]| self.run_plan(&[args, &in_namespace].concat()).await;
         let since = self.cluster.audit_log_end()?;
         let deploy = Instant::now();
         let version = ["--operator-version", package.operator_version.as_str()];
@@ -294,10 +362,16 @@ impl Lab {
             run(&[&trigger[..], &instance, &waits].concat()).await.context(plan.clone())?;
             tried.plans.push(plan.clone());
         }
-        let ChangedParameter { name, value } = package.changed_parameter()?;
-        let change = format!("{name}={value}");
+        let ChangedParameter { name, default, value } = package.changed_parameter()?;
+        let [change, back] = [value, default].map(|value| format!("{name}={value}"));
         self.preview(&[&["-p", &change][..], &instance, &in_namespace].concat()).await?;
         run(&[&["update", "-p", &change][..], &instance, &waits].concat()).await?;
+        for change in [&back, &change].into_iter().cycle() {
+            if !self.killer.as_ref().is_some_and(|killer| killer.is_due()) {
+                break;
+            }
+            run(&[&["update", "-p", change][..], &instance, &waits].concat()).await?;
+        }
         tried.changed = change;
         let version = ["--operator-version", next.operator_version.as_str()];
         let upgrade = ["upgrade", operator, "--repo", repo];

@@ -29,7 +29,7 @@ use tokio::time::sleep;
 /// Number of objects of each kind, unless the environment sets another one.
 const OBJECTS: u32 = 200;
 /// Number of namespaces that have them.
-const NAMESPACES: u32 = 50;
+const NAMESPACES: u32 = 200;
 /// How often the creation of an object is tried.
 const TRIES: usize = 10;
 /// One in this many objects is hostile.

@@ -2,10 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::sync::Arc;
-
 use k8s_openapi::api::{
-    admissionregistration::v1::ValidatingWebhookConfiguration,
     core::v1::{ConfigMap, Pod, ServiceAccount},
     policy::v1::PodDisruptionBudget,
 };
@@ -18,13 +15,10 @@ use podops_api::{lifecycle, well_known};
 use podops_e2e::{
     availability::{AvailabilityMonitor, TEAM},
     cluster::{TIMEOUT, TestCluster, app, eventually, programs},
+    forged_review::{eviction, post},
     process::{Signal, signal},
 };
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
 
 /// Start of Kuperator's message, which users search for.
 const IN_PROGRESS: &str = "pod deletion process is underway and being managed by PodOpsLifecycle";
@@ -370,29 +364,10 @@ async fn an_eviction_in_another_namespace_does_not_depend_on_the_operator(cluste
     pods.evict("unrelated", &EvictParams::default()).await.unwrap();
 }
 
-/// URL and CA bundle of the webhook for evictions.
-async fn eviction_webhook(cluster: &TestCluster) -> (http::Uri, Vec<u8>) {
-    let hooks: Api<ValidatingWebhookConfiguration> = Api::all(cluster.plane.admin.clone());
-    let hooks = hooks.get("podops-lifecycle-operator").await.unwrap().webhooks.unwrap();
-    let client = &hooks[1].client_config;
-    let url = client.url.as_ref().unwrap().parse().unwrap();
-    (url, client.ca_bundle.clone().unwrap().0)
-}
-
-/// Returns a review of an eviction that no API server has received.
-fn forged_eviction(cluster: &TestCluster, pod: &str) -> Value {
-    let request = json!({
-        "uid": "1", "kind": { "group": "policy", "version": "v1", "kind": "Eviction" },
-        "resource": { "group": "", "version": "v1", "resource": "pods" }, "subResource": "eviction",
-        "name": pod, "namespace": cluster.namespace, "operation": "CREATE", "userInfo": {},
-    });
-    json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request })
-}
-
 /// Reviews from clients that do not know the path token are rejected and start nothing.
 async fn forged_reviews_start_nothing(cluster: &TestCluster, pod: &str) {
-    let (url, bundle) = &eviction_webhook(cluster).await;
-    let review = forged_eviction(cluster, pod);
+    let (url, bundle) = &cluster.eviction_webhook().await.unwrap();
+    let review = eviction(&cluster.namespace, pod);
     let (with_token, guessed) = (url.path(), url.path().replacen('/', "/0", 1));
     assert_eq!(post(url, bundle, &guessed, &review.to_string()).await.unwrap(), 404);
     assert_eq!(post(url, bundle, "/", &review.to_string()).await.unwrap(), 404);
@@ -404,28 +379,6 @@ async fn forged_reviews_start_nothing(cluster: &TestCluster, pod: &str) {
     assert_eq!(post(url, bundle, with_token, &review.to_string()).await.unwrap(), 200);
     cluster.wait_until_deleted(pod).await.unwrap();
     cluster.wait_for_replicas("web", [1; 4]).await.unwrap();
-}
-
-/// Sends a POST over TLS, verified with the webhook's CA bundle, and returns the HTTP status.
-async fn post(url: &http::Uri, bundle: &[u8], path: &str, body: &str) -> std::io::Result<u16> {
-    use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
-    let mut roots = rustls::RootCertStore::empty();
-    for authority in CertificateDer::pem_slice_iter(bundle) {
-        roots.add(authority.unwrap()).unwrap();
-    }
-    let config =
-        rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    let stream = TcpStream::connect(url.authority().unwrap().as_str()).await?;
-    let name = ServerName::try_from(url.host().unwrap().to_owned()).unwrap();
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let mut stream = connector.connect(name, stream).await?;
-    let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
-    stream.write_all(head.as_bytes()).await?;
-    // The server may close the connection without reading the whole body.
-    drop(stream.write_all(body.as_bytes()).await);
-    let mut status_line = [0; 12];
-    stream.read_exact(&mut status_line).await?;
-    Ok(std::str::from_utf8(&status_line[9..]).unwrap().parse().unwrap())
 }
 
 /// CollaSets of the drained node: name, replicas, and maximum number of unavailable Pods.
@@ -494,8 +447,8 @@ async fn kubectl_drain_succeeds_and_exceeds_no_budget() {
 /// The path token alone permits nothing if the API server has a client certificate.
 async fn a_review_without_a_client_certificate_is_refused(cluster: &TestCluster) {
     let pod = pod_of(cluster, "small").await.name_any();
-    let (url, bundle) = eviction_webhook(cluster).await;
-    let review = forged_eviction(cluster, &pod);
+    let (url, bundle) = cluster.eviction_webhook().await.unwrap();
+    let review = eviction(&cluster.namespace, &pod);
     assert!(post(&url, &bundle, url.path(), &review.to_string()).await.is_err());
     let labels = cluster.pods().get(&pod).await.unwrap().labels().clone();
     assert!(!labels.contains_key(well_known::TO_DELETE));

@@ -151,6 +151,15 @@ async fn kudo_objects_lose_no_field_and_contradictions_are_rejected() {
         let error = create(&plane, &object).await.unwrap_err().to_string();
         assert!(error.contains(reason), "{object}: {error}");
     }
-    let columns = plane.kubectl(&["get", "operatorversions.kudo.dev"]).await.unwrap();
-    assert!(columns.starts_with("NAME          OPERATOR   VERSION   APP_VERSION"), "{columns}");
+    let columns = [
+        ("operators", "NAME AGE"),
+        ("operatorversions", "NAME OPERATOR VERSION APP_VERSION AGE"),
+        ("instances", "NAME OPERATOR_VERSION READY REASON LAST_PLAN RESULT AGE"),
+    ];
+    for (kind, expected) in columns {
+        let table = plane.kubectl(&["get", &format!("{kind}.kudo.dev")]).await.unwrap();
+        let header: Vec<&str> =
+            table.lines().next().unwrap_or_default().split_whitespace().collect();
+        assert_eq!(header.join(" "), expected);
+    }
 }

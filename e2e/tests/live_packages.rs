@@ -730,6 +730,8 @@ webhooks:
   - { apiGroups: [kudo.dev], apiVersions: [v1beta1], operations: [CREATE, UPDATE], resources: [instances] }
 "#;
 
+const OPERATOR_ACCOUNT: &str = "system:serviceaccount:podops-system:instance-operator";
+
 /// What `init` reports of it.
 const MANAGER_REMOVED: &str = "removed StatefulSet kudo-operators/kudo-controller-manager of KUDO";
 
@@ -777,6 +779,9 @@ async fn init_installs_the_overlay_removes_kudo_and_is_undone() {
     assert_eq!(installed.len(), 10, "{installed:?}");
     lab.kudo(&init).await;
     assert_eq!(names_of(&lab, kinds, of_podops).await, installed, "nothing changes");
+    lab.kudo(&[&init[..], &["--package-admin"]].concat()).await;
+    let everything = ["auth", "can-i", "*", "*", "-A", "--as", OPERATOR_ACCOUNT];
+    assert_eq!(kubectl(&everything).await.unwrap().trim(), "yes");
 
     let instance = "apiVersion: kudo.dev/v1beta1\nkind: Instance\nmetadata: { name: old }\n";
     let instance = lab.write("instance.yaml", instance);

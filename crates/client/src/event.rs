@@ -26,11 +26,28 @@ impl EventReason {
         Self { name, severity: Severity::Warning, objects, meaning }
     }
 
-    /// An event of this reason.
+    /// An event of this reason. A message that is too long for the API server is shortened.
     #[must_use]
     pub fn with(&'static self, message: impl Into<String>) -> ObjectEvent {
-        ObjectEvent { reason: self, message: message.into() }
+        ObjectEvent { reason: self, message: shortened(message.into()) }
     }
+}
+
+/// Longest message that the API server accepts, in bytes.
+const MESSAGE_MAX: usize = 1024;
+/// Ends a message that was shortened.
+const ELLIPSIS: &str = "…";
+
+fn shortened(mut message: String) -> String {
+    if message.len() > MESSAGE_MAX {
+        let mut end = MESSAGE_MAX - ELLIPSIS.len();
+        while !message.is_char_boundary(end) {
+            end -= 1;
+        }
+        message.truncate(end);
+        message.push_str(ELLIPSIS);
+    }
+    message
 }
 
 /// Type of an event.
@@ -49,4 +66,24 @@ pub struct ObjectEvent {
     pub reason: &'static EventReason,
     /// Message: subject, state, cause, next step.
     pub message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static UPDATING: EventReason = EventReason::normal("Updating", "CollaSet", "for a test");
+
+    #[test]
+    fn long_messages_are_shortened() {
+        let longest = "x".repeat(1024);
+        assert_eq!(UPDATING.with(longest.clone()).message, longest);
+        // No character is cut in the middle.
+        for n in 0..3 {
+            let long = format!("{}{}", "x".repeat(n), "ü".repeat(600));
+            let message = UPDATING.with(long.clone()).message;
+            assert!(message.len() <= 1024 && message.len() > 1020, "{} bytes", message.len());
+            assert!(long.starts_with(message.strip_suffix('…').unwrap()));
+        }
+    }
 }

@@ -10,6 +10,7 @@ pub mod read;
 
 pub mod list;
 pub mod store;
+pub mod watch_backoff;
 
 pub mod apply;
 mod rejected_writes;

@@ -21,7 +21,7 @@ mod rule_webhook;
 pub use job::{Job, JobKind, poll_interval, request_timeout, task_url};
 pub use rule_webhook::TaskState;
 
-/// State of all webhook rules.
+/// State of the webhook rules of a namespace.
 #[derive(Debug, Default)]
 pub struct WebhookTasks {
     rules: BTreeMap<RuleRef, RuleWebhook>,
@@ -49,10 +49,8 @@ impl WebhookTasks {
     /// Returns the known verdicts and tasks of a namespace, and removes those of Pods and rules
     /// that no longer wait. Tasks started by another process are restored from the rules' statuses.
     pub fn sync(&mut self, namespace: &str, observed: &Observed, now: Timestamp) -> Synced {
-        self.rules.retain(|rule_ref, webhook| {
-            webhook.namespace != namespace
-                || observed.webhook_rules().any(|defined| defined.is(rule_ref))
-        });
+        self.rules
+            .retain(|rule_ref, _| observed.webhook_rules().any(|defined| defined.is(rule_ref)));
         let mut synced = Synced::default();
         for defined in observed.webhook_rules() {
             let rule_ref = defined.rule_ref();
@@ -75,11 +73,6 @@ impl WebhookTasks {
             add_state(&mut synced.state, &rule_ref, webhook);
         }
         synced
-    }
-
-    /// Removes the state of a namespace without rules.
-    pub fn forget(&mut self, namespace: &str) {
-        self.rules.retain(|_, webhook| webhook.namespace != namespace);
     }
 
     /// Starts a planned call. Returns `None` if the rule no longer exists or its last request is
@@ -105,17 +98,19 @@ impl WebhookTasks {
         for (name, subject) in &call.subjects {
             let pod = observed.pods.iter().find(|pod| pod.name == *name);
             let object = pod.and_then(|pod| pod.object.as_deref());
-            let resource = Resource::pod(name, &spec.parameters, object);
-            if resource.size() > REQUEST_MAX {
+            let Some(resource) = Resource::pod(name, &spec.parameters, object) else {
                 let error = WebhookError::RequestTooLarge.to_string();
                 webhook.fail(std::iter::once(subject), &error, now + PAUSE_MAX);
-            } else if size + resource.size() <= REQUEST_MAX {
-                size += resource.size();
-                resources.push(resource);
-                subjects.insert(name.clone(), subject.clone());
+                continue;
+            };
+            size += resource.size();
+            if size > REQUEST_MAX {
+                // The next request contains the rest: what one builds is limited, too.
+                break;
             }
+            resources.push(resource);
+            subjects.insert(name.clone(), subject.clone());
         }
-        // The next request contains the Pods that did not fit into this one.
         if subjects.is_empty() {
             return Some(CallStart::Failed);
         }
@@ -237,7 +232,7 @@ mod tests {
 
     #[test]
     fn large_parameters_are_split_into_requests_of_limited_size() {
-        let observed = observed(&[400 << 10, 400 << 10, 400 << 10, 2 << 20]);
+        let observed = observed(&[2 << 20, 400 << 10, 400 << 10, 400 << 10, 2 << 20]);
         let rule_ref = RuleRef { uid: "gate".into(), rule: "gate".to_owned() };
         let subject =
             |pod: &PodName| Subject { uid: pod.as_str().into(), instances: String::new() };
@@ -251,14 +246,16 @@ mod tests {
         let JobKind::Call { request, .. } = &job.kind else { panic!("{job:?}") };
         let sent: Vec<&str> =
             request.resources.iter().map(|resource| resource.name.as_str()).collect();
-        assert_eq!(sent, ["web-0", "web-1"], "a third Pod exceeds 1 MiB");
+        assert_eq!(sent, ["web-1", "web-2"], "a third Pod exceeds 1 MiB");
         let verdicts = &tasks.rules[&rule_ref].verdicts;
-        let too_large = &verdicts[&subject(&"web-3".into())];
+        let too_large = &verdicts[&subject(&"web-0".into())];
         let expected = WebhookError::RequestTooLarge.to_string();
         assert!(
             matches!(too_large, WebhookVerdict::Rejected { reason, .. } if *reason == expected),
             "{too_large:?}"
         );
-        assert!(!verdicts.contains_key(&subject(&"web-2".into())), "the next request has it");
+        for next in ["web-3", "web-4"] {
+            assert!(!verdicts.contains_key(&subject(&next.into())), "the next request has {next}");
+        }
     }
 }

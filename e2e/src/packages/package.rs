@@ -36,6 +36,7 @@ pub(super) struct PackageFolder {
 #[derive(Debug)]
 pub(super) struct ChangedParameter {
     pub(super) name: String,
+    pub(super) default: String,
     pub(super) value: String,
 }
 
@@ -138,12 +139,15 @@ impl PackageFolder {
         };
         for parameter in changeable() {
             if let Ok(number) = printed(&parameter.default)?.parse::<u32>() {
-                let (name, value) = (parameter.name.clone(), (number + 1).to_string());
-                return Ok(ChangedParameter { name, value });
+                return Ok(ChangedParameter {
+                    name: parameter.name.clone(),
+                    default: number.to_string(),
+                    value: (number + 1).to_string(),
+                });
             }
         }
         let other = changeable().next().context("no parameter can be changed")?;
-        let (name, value) = (other.name.clone(), format!("{}x", printed(&other.default)?));
-        Ok(ChangedParameter { name, value })
+        let default = printed(&other.default)?;
+        Ok(ChangedParameter { name: other.name.clone(), value: format!("{default}x"), default })
     }
 }

@@ -7,15 +7,13 @@ use std::{
     time::Duration,
 };
 
-use backon::ExponentialBuilder;
 use futures::{Stream, StreamExt as _, stream};
 use kube::{
     Api, Resource,
     runtime::{
         WatchStreamExt as _,
         reflector::{ObjectRef, Store},
-        utils::{Backoff, ResetTimerBackoff},
-        watcher::{self, Event, ExponentialBackoff, watcher},
+        watcher::{self, Event, watcher},
     },
 };
 use parking_lot::{Mutex, RwLock};
@@ -25,7 +23,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::metrics::Metrics;
+use super::{metrics::Metrics, watch_backoff::WatchBackoff};
 use crate::{
     decode::{Decoded, InvalidObject},
     freshness::{CacheVersion, LastWrites},
@@ -74,7 +72,9 @@ where
             let list_again = progress.list_again.clone();
             let requested = Box::pin(async move { list_again.notified().await });
             let config = config.clone().page_size(progress.page_size());
-            watcher(api.clone(), config).backoff(watch_backoff()).take_until(requested).boxed()
+            let backoff = WatchBackoff::default();
+            let watch = watcher(api.clone(), config).inspect(backoff.observer());
+            watch.backoff(backoff).take_until(requested).boxed()
         }
     });
     watches.flatten().inspect(move |event| match event {
@@ -147,27 +147,6 @@ pub fn valid<K: Clone + DeserializeOwned>(event: Event<Decoded<K>>) -> Option<Ev
         },
     }
 }
-
-/// Returns the backoff of failed watches: 0.5 s to 4 s.
-///
-/// kube's default backoff takes up to 30 s. Operators make no progress without their watches, so
-/// they would be idle for that long after the API server is available again.
-#[must_use]
-pub fn watch_backoff() -> impl Backoff {
-    let delays = ExponentialBuilder::default()
-        .with_min_delay(RETRY_FIRST)
-        .with_max_delay(RETRY_MAX)
-        .with_factor(2.0)
-        .without_max_times();
-    ResetTimerBackoff::new(ExponentialBackoff::from(delays), RESET_AFTER)
-}
-
-/// Delay after the first failure of a watch.
-const RETRY_FIRST: Duration = Duration::from_millis(500);
-/// Maximum delay.
-const RETRY_MAX: Duration = Duration::from_secs(4);
-/// Time without a failure after which the backoff is reset.
-const RESET_AFTER: Duration = Duration::from_secs(60);
 
 /// Returns whether a cache contains the object with this key.
 #[must_use]
@@ -479,12 +458,6 @@ mod tests {
 
     fn names(objects: &[Arc<ConfigMap>]) -> Vec<String> {
         objects.iter().map(|o| o.name_any()).collect()
-    }
-
-    #[test]
-    fn the_watch_backoff_doubles_up_to_four_seconds() {
-        let waits: Vec<u128> = watch_backoff().take(5).map(|wait| wait.as_millis()).collect();
-        assert_eq!(waits, [500, 1000, 2000, 4000, 4000]);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! - [`progress`]: a run with a step that succeeds or fails, parameters that change, and cancellation;
 //! - [`scheduling`]: which plans run, in which order, for parameters that change, requests and cancellations;
 //! - [`steps`]: attempts, time limits and failures of steps, against a clock;
+//! - [`pipes`]: what a Pod makes in a run is made once, and used after it exists;
 //! - [`removal`]: objects that leave the templates, the plan `cleanup`, finalizers, and other clients that
 //!   recreate objects.
 //!
@@ -16,6 +17,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "a model is consumed by its run")]
 
 mod hashed;
+mod pipes;
 mod progress;
 mod properties;
 mod removal;

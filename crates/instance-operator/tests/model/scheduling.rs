@@ -1,5 +1,5 @@
 //! Every plan waits for one gate, which opens and closes. A user changes a parameter without trigger and one
-//! that triggers the plan `backup`, requests this plan, and cancels runs.
+//! that triggers the plan `backup`, requests this plan, cancels runs, and upgrades to another OperatorVersion.
 
 use podops_api::kudo::{InstanceStatus, PlanStatus};
 use podops_model_support::{assert_holds, assert_violated};
@@ -36,6 +36,7 @@ struct Budget {
     triggers: u8,
     requests: u8,
     cancellations: u8,
+    upgrades: u8,
     closings: u8,
 }
 
@@ -50,6 +51,7 @@ enum Event {
     ChangeTrigger,
     Request,
     Cancel,
+    Upgrade,
 }
 
 struct Schedules {
@@ -59,7 +61,7 @@ struct Schedules {
 
 impl Schedules {
     fn new(budget: Budget, without: Without) -> Self {
-        let setup = Setup::new(package(), &OBJECTS, without);
+        let setup = Setup::new(package(), &OBJECTS, without).upgraded(package());
         Self { setup, budget }
     }
 }
@@ -77,7 +79,7 @@ fn package() -> Value {
         "parameters": [
             { "name": "P", "default": "0" }, { "name": "B", "default": "0", "trigger": "backup" },
         ],
-        "plans": { "deploy": plan, "update": plan, "backup": plan },
+        "plans": { "deploy": plan, "update": plan, "upgrade": plan, "backup": plan },
     })
 }
 
@@ -100,7 +102,7 @@ fn violated(before: &InstanceStatus, after: &InstanceStatus) -> Option<&'static 
     let is_due =
         |status: &InstanceStatus, plan: &str| status.pending.iter().any(|pending| pending == plan);
     let is_kept = |plan: &str| is_due(after, plan) || uid(before, plan) != uid(after, plan);
-    for plan in ["update", "backup"] {
+    for plan in ["update", "upgrade", "backup"] {
         if is_due(before, plan) && !is_kept(plan) {
             return Some("a plan that was due is lost");
         }
@@ -112,7 +114,11 @@ fn violated(before: &InstanceStatus, after: &InstanceStatus) -> Option<&'static 
     if taken.deployed && is_changed("B") && !is_kept("backup") {
         return Some("a trigger was taken in without its plan");
     }
-    let is_rolled_out = is_kept("update") || uid(before, "deploy") != uid(after, "deploy");
+    if taken.deployed && taken.operator_version != now.operator_version && !is_kept("upgrade") {
+        return Some("an upgrade was taken in without its plan");
+    }
+    let is_rolled_out = ["update", "upgrade"].into_iter().any(is_kept)
+        || uid(before, "deploy") != uid(after, "deploy");
     (taken.deployed && is_changed("P") && !is_rolled_out)
         .then_some("a change was taken in without a rollout")
 }
@@ -167,7 +173,11 @@ impl InstanceModel for Schedules {
         }
         // A change of what the plan depends on begins a requested run again.
         let is_lost = state.before_request.is_some_and(|before| before == uid(&status, "backup"));
-        is_lost.then_some("a request is lost")
+        if is_lost {
+            return Some("a request is lost");
+        }
+        let is_missing = instance.is_upgraded() && uid(&status, "upgrade").is_empty();
+        is_missing.then_some("an upgrade is lost")
     }
 }
 
@@ -201,6 +211,7 @@ impl Model for Schedules {
                 if state.world.instance.is_running() { state.left.cancellations } else { 0 },
                 Event::Cancel,
             ),
+            (state.left.upgrades, Event::Upgrade),
         ] {
             if left > 0 {
                 events.push(event);
@@ -212,7 +223,13 @@ impl Model for Schedules {
         let mut next = state.clone();
         let instance = &mut next.world.instance;
         match event {
-            Event::Step(step) => next.take(&step, &self.setup),
+            Event::Step(step) => {
+                // The operator that is killed has forgotten the first OperatorVersion.
+                if let Step::Kill(operator) = step {
+                    next.world.remembers[operator] &= !next.world.instance.is_upgraded();
+                }
+                next.take(&step, &self.setup);
+            }
             Event::OpenGate => next.set_gate(true),
             Event::CloseGate => {
                 next.left.closings -= 1;
@@ -237,6 +254,11 @@ impl Model for Schedules {
                 next.left.cancellations -= 1;
                 instance.cancel();
             }
+            Event::Upgrade => {
+                next.left.upgrades -= 1;
+                instance.operator_version = "op-2";
+                instance.generation += 1;
+            }
         }
         (next != *state).then_some(next)
     }
@@ -246,15 +268,25 @@ impl Model for Schedules {
     }
 }
 
-const NONE: Budget = Budget { changes: 0, triggers: 0, requests: 0, cancellations: 0, closings: 1 };
+const NONE: Budget =
+    Budget { changes: 0, triggers: 0, requests: 0, cancellations: 0, upgrades: 0, closings: 1 };
 const CHANGE_AND_TRIGGER: Budget = Budget { changes: 1, triggers: 1, ..NONE };
 const REQUESTS: Budget = Budget { requests: 2, ..NONE };
 const REQUEST_AND_TRIGGER: Budget = Budget { requests: 1, triggers: 1, ..NONE };
 const REQUEST_AND_CANCELLATION: Budget = Budget { requests: 1, cancellations: 1, ..NONE };
+const UPGRADE_AND_CHANGE: Budget = Budget { upgrades: 1, changes: 1, ..NONE };
+const UPGRADE_AND_REQUEST: Budget = Budget { upgrades: 1, requests: 1, ..NONE };
 
 #[test]
 fn no_plan_that_is_due_is_lost_or_runs_twice() {
-    for budget in [CHANGE_AND_TRIGGER, REQUESTS, REQUEST_AND_TRIGGER, REQUEST_AND_CANCELLATION] {
+    for budget in [
+        CHANGE_AND_TRIGGER,
+        REQUESTS,
+        REQUEST_AND_TRIGGER,
+        REQUEST_AND_CANCELLATION,
+        UPGRADE_AND_CHANGE,
+        UPGRADE_AND_REQUEST,
+    ] {
         assert_holds(Schedules::new(budget, Without::Nothing), 500);
     }
 }
@@ -265,6 +297,7 @@ fn every_protection_of_schedules_is_necessary() {
         (Without::StatusPrecondition, CHANGE_AND_TRIGGER),
         (Without::RequestRecord, REQUESTS),
         (Without::ClearPrecondition, REQUESTS),
+        (Without::StatusPrecondition, UPGRADE_AND_CHANGE),
     ] {
         assert_violated(Schedules::new(budget, without), without);
     }

@@ -7,7 +7,12 @@ use std::{
 };
 
 use instance_operator::{
-    object::{ObjectId, Scope, enhance::GENERATION, object_type},
+    object::{
+        ObjectId, Scope,
+        enhance::{GENERATION, RUN},
+        file::{FileRead, ReadFile},
+        object_type,
+    },
     object_write::{ObjectWrite, entry, entry_of, record},
     plan::{Plan, plan},
     run,
@@ -38,6 +43,8 @@ pub(crate) struct Stored {
     /// Identity of the run that a user cancels.
     pub(crate) cancelled: String,
     pub(crate) is_paused: bool,
+    /// Name of its OperatorVersion: `op-1` or `op-2`.
+    pub(crate) operator_version: &'static str,
     /// Whether it has a deletion timestamp.
     pub(crate) is_deleted: bool,
     pub(crate) finalizers: Vec<String>,
@@ -49,6 +56,11 @@ pub(crate) struct Stored {
 impl Stored {
     pub(crate) fn status(&self) -> InstanceStatus {
         typed(&self.status)
+    }
+
+    /// Whether it names the second OperatorVersion.
+    pub(crate) fn is_upgraded(&self) -> bool {
+        self.operator_version == "op-2"
     }
 
     pub(crate) fn change_parameter(&mut self) {
@@ -109,6 +121,8 @@ pub(crate) struct Attempt {
     status: Json,
     /// Objects that were read or written: `None` if there is none.
     known: BTreeMap<String, Option<Json>>,
+    /// Files that were read, and their content.
+    files: Vec<(Hashed<ReadFile>, String)>,
     /// Writes that were planned, and not sent yet.
     writes: Vec<Write>,
 }
@@ -178,6 +192,8 @@ pub(crate) enum Without {
     Uids,
     /// Cluster-scoped objects are recorded after they were applied, as all others.
     Record,
+    /// What Pipe tasks have made does not have the run that it was made in.
+    RunOfArtifacts,
     /// A request that was taken in is not recorded.
     RequestRecord,
     /// A request is removed although it has become another one.
@@ -196,6 +212,8 @@ pub(crate) struct Setup {
     pub(crate) version: Arc<Version>,
     /// The OperatorVersion after an edit.
     edited: Option<Arc<Version>>,
+    /// The second OperatorVersion.
+    upgraded: Option<Arc<Version>>,
     /// All objects that the templates can have.
     pub(crate) objects: &'static [PackageObject],
     pub(crate) without: Without,
@@ -209,12 +227,18 @@ impl Setup {
     pub(crate) fn new(spec: Value, objects: &'static [PackageObject], without: Without) -> Self {
         let version = version("v/1", spec);
         let (decisions, converging) = (Mutex::default(), Converging::default());
-        Self { version, edited: None, objects, without, decisions, converging }
+        let (edited, upgraded) = (None, None);
+        Self { version, edited, upgraded, objects, without, decisions, converging }
     }
 
     /// The same with the content that the OperatorVersion has after an edit.
     pub(crate) fn edited(self, spec: Value) -> Self {
         Self { edited: Some(version("v/2", spec)), ..self }
+    }
+
+    /// The same with another OperatorVersion, of this content.
+    pub(crate) fn upgraded(self, spec: Value) -> Self {
+        Self { upgraded: Some(version("w/1", spec)), ..self }
     }
 
     fn decision(&self, attempt: &Attempt) -> Decision {
@@ -304,7 +328,8 @@ fn key(id: &ObjectId) -> String {
 impl Attempt {
     fn new(observed: Stored, surroundings: Surroundings) -> Self {
         let status = observed.status.clone();
-        Self { observed, surroundings, status, known: BTreeMap::new(), writes: Vec::new() }
+        let (known, files, writes) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self { observed, surroundings, status, known, files, writes }
     }
 
     /// The attempt that follows one that was interrupted. It continues with the status that is not written,
@@ -332,7 +357,8 @@ impl Attempt {
             parameters["B"] = json!(trigger.to_string());
         }
         let spec = json!({
-            "operatorVersion": { "name": "op-1" }, "parameters": parameters,
+            "operatorVersion": { "name": self.observed.operator_version },
+            "parameters": parameters,
             "planExecution": self.observed.plan_execution(), "paused": self.observed.is_paused,
         });
         let spec: InstanceSpec = serde_json::from_value(spec).unwrap();
@@ -351,6 +377,8 @@ impl Attempt {
         let first = Some(Arc::clone(&setup.version));
         (observed.version, observed.version_of_run) = if is_edited {
             (setup.edited.clone(), first.filter(|_| remembers))
+        } else if self.observed.is_upgraded() {
+            (setup.upgraded.clone(), first.filter(|_| remembers))
         } else {
             (first, None)
         };
@@ -381,6 +409,10 @@ impl Attempt {
             let live = known.as_ref().and_then(|known| seen(known, &observed, setup.without));
             observed.objects.insert(id, live.map(Arc::new));
         }
+        let files = self.files.iter().map(|(file, content)| {
+            (ReadFile::clone(file), FileRead::Content(content.clone().into_bytes()))
+        });
+        observed.files = files.collect();
         observed
     }
 
@@ -412,6 +444,9 @@ fn seen(object: &Value, observed: &Observed, without: Without) -> Option<Value> 
     if without == Without::ReplacedJobs && live["status"].get("conditions").is_some() {
         live["status"] = json!({});
     }
+    if without == Without::RunOfArtifacts && live["kind"] == "Secret" {
+        live["metadata"]["annotations"].as_object_mut().unwrap().remove(RUN);
+    }
     if without == Without::Uids {
         let mut inventory = observed.status.inventory.iter();
         let known = inventory.find(|entry| live["metadata"]["name"] == entry.name.as_str());
@@ -433,6 +468,7 @@ struct Decision {
 #[derive(Clone)]
 enum Next {
     Read(BTreeSet<ObjectId>),
+    ReadFiles(BTreeSet<ReadFile>),
     Writes(Vec<Write>),
     Change(InstanceChange),
     Status,
@@ -465,6 +501,9 @@ fn next_of(plan: Plan, is_status_changed: bool) -> Next {
     if !needed.is_empty() {
         return Next::Read(needed);
     }
+    if !plan.needs.files.is_empty() {
+        return Next::ReadFiles(plan.needs.files);
+    }
     if !plan.writes.is_empty() {
         return Next::Writes(plan.writes.into_iter().map(Write::new).collect());
     }
@@ -486,6 +525,7 @@ impl World {
             requested: String::new(),
             cancelled: String::new(),
             is_paused: false,
+            operator_version: "op-1",
             is_deleted: false,
             finalizers: Vec::new(),
             is_gone: false,
@@ -538,6 +578,8 @@ impl World {
         if attempt.writes.is_empty() {
             match next(&mut attempt, setup) {
                 Next::Read(needed) => self.read(&mut attempt, needed),
+                Next::ReadFiles(files) if self.read_files(&mut attempt, &files) => {}
+                Next::ReadFiles(_) => attempt = attempt.again(observed),
                 Next::Writes(writes) => attempt.writes = writes,
                 Next::Change(InstanceChange::ClearRequest) => {
                     self.clear_request(&attempt.observed, setup.without);
@@ -570,6 +612,20 @@ impl World {
             let live = self.objects.get(&key(&id)).cloned();
             attempt.known.insert(key(&id), live);
         }
+    }
+
+    /// Reads files of Pods, whose content is the UID of the Pod: each makes another one. Returns whether the
+    /// Pods run.
+    fn read_files(&self, attempt: &mut Attempt, files: &BTreeSet<ReadFile>) -> bool {
+        for file in files {
+            let pod = self.objects.get(&key(&file.pod));
+            let Some(pod) = pod.filter(|pod| pod["status"]["phase"] == "Running") else {
+                return false;
+            };
+            let content = pod["metadata"]["uid"].to_string();
+            attempt.files.push((Hashed::new(file.clone()), content));
+        }
+        true
     }
 
     /// Time until the up-to-date operator reconciles a settled Instance again; `None` if it does not.

@@ -99,25 +99,34 @@ pub struct Resource {
 
 impl Resource {
     /// Builds the entry of a Pod and resolves the parameters against its `object`; a missing field
-    /// becomes an empty string.
+    /// becomes an empty string. `None` if it exceeds [`REQUEST_MAX`]; no more than that is built.
     #[must_use]
-    pub fn pod(name: &str, parameters: &[Parameter], object: Option<&Value>) -> Self {
-        let values = parameters.iter().map(|parameter| {
+    pub fn pod(name: &str, parameters: &[Parameter], object: Option<&Value>) -> Option<Self> {
+        let (api_version, kind, name) = ("core/v1", "Pod", name.to_owned());
+        let mut entry = Self { api_version, kind, name, parameters: BTreeMap::new() };
+        let mut size = entry.size();
+        for parameter in parameters {
             let key = parameter.key.clone().unwrap_or_default();
-            (key, value(parameter, object).unwrap_or_default())
-        });
-        let name = name.to_owned();
-        Self { api_version: "core/v1", kind: "Pod", name, parameters: values.collect() }
+            let value = value(parameter, object).unwrap_or_default();
+            size += size_of_parameter(&key, &value);
+            if size > REQUEST_MAX {
+                return None;
+            }
+            entry.parameters.insert(key, value);
+        }
+        Some(entry)
     }
-}
 
-impl Resource {
     /// Approximate size of the entry in a request, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
-        let parameters = self.parameters.iter().map(|(key, value)| key.len() + value.len() + 8);
+        let parameters = self.parameters.iter().map(|(key, value)| size_of_parameter(key, value));
         self.name.len() + 64 + parameters.sum::<usize>()
     }
+}
+
+fn size_of_parameter(key: &str, value: &str) -> usize {
+    key.len() + value.len() + 8
 }
 
 /// Returns true if the request needs the full Pod, because a parameter refers to one of its fields.
@@ -375,7 +384,7 @@ mod tests {
             let parameter =
                 json!({ "key": "k", "valueFrom": { "fieldRef": { "fieldPath": path } } });
             let parameter: Parameter = serde_json::from_value(parameter).unwrap();
-            Resource::pod("a", &[parameter], Some(&object)).parameters["k"].clone()
+            Resource::pod("a", &[parameter], Some(&object)).unwrap().parameters["k"].clone()
         };
         assert_eq!(from("status.podIP"), "1.0.0.1");
         assert_eq!(from("status.podIPs"), r#"[{"ip":"1.0.0.1"}]"#);
@@ -383,6 +392,6 @@ mod tests {
         assert_eq!(from("metadata.labels"), "app=\"web\"\nx/y=\"1\"");
         assert_eq!(from("spec.nothing.there"), "");
         let fixed: Parameter = serde_json::from_value(json!({ "key": "k", "value": "v" })).unwrap();
-        assert_eq!(Resource::pod("a", &[fixed], None).parameters["k"], "v");
+        assert_eq!(Resource::pod("a", &[fixed], None).unwrap().parameters["k"], "v");
     }
 }

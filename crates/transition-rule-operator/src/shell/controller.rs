@@ -223,7 +223,9 @@ async fn reconcile(
     context.begin_traces(&name, &mut plan, now);
     tracing::debug!(%plan, "Planned");
     context.record_metrics(&name, &observed, &plan, now);
-    context.webhooks.enqueue(&name, &observed, &plan.webhook_calls, now);
+    let calls = std::mem::take(&mut plan.webhook_calls);
+    let observed = context.webhooks.enqueue(&name, observed, calls, now).await;
+    let observed = observed.map_err(Cause::Panic)?;
     let (writes, wait) = context.status_writes(&name, &observed, &plan, now);
     let mut results = context.write(&name, writes).await;
     let by_name: BTreeMap<&PodName, &PodView> =
@@ -292,8 +294,9 @@ impl Context {
         rules: Vec<RuleView>,
     ) -> Result<(Observed, Plan, Timestamp), ReconcileError> {
         let pods = self.pods(namespace, &rules).await?;
-        let mut observed = self.caches.observe(namespace, rules, pods);
-        observed.webhooks = self.webhooks.state(namespace, &observed, clock::now());
+        let observed = self.caches.observe(namespace, rules, pods);
+        let synced = self.webhooks.sync(namespace, observed, clock::now()).await;
+        let mut observed = synced.map_err(Cause::Panic)?;
         self.add_full_pods(namespace, &mut observed);
         let (mut observed, mut plan) = plan_off_thread(observed).await?;
         if !plan.fetch.is_empty() {

@@ -8,14 +8,18 @@ use hyper::body::Bytes;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use podops_client::{allow_list::is_allowed, shell::clock};
-use podops_runtime::shutdown::Shutdown;
-use tokio::{sync::Semaphore, time::sleep};
+use podops_runtime::{controller::run_off_thread, shutdown::Shutdown};
+use tokio::{
+    sync::{Mutex as AsyncMutex, Semaphore},
+    task::JoinError,
+    time::sleep,
+};
 
 use self::client::{Call, send};
 use super::metrics::Metrics;
 use crate::{
     plan::WebhookCall,
-    rules::webhook::{AddressPolicy, Request, WebhookError, WebhookState},
+    rules::webhook::{AddressPolicy, Request, WebhookError},
     view::Observed,
     webhook_tasks::{
         CallStart, Job, JobKind, TaskState, WebhookTasks, poll_interval, request_timeout, task_url,
@@ -31,7 +35,9 @@ const MAX_CONCURRENT_REQUESTS: usize = 4;
 
 /// Client of all webhook rules, and the verdicts that it received.
 pub(super) struct WebhookClient {
-    tasks: Mutex<WebhookTasks>,
+    /// Book-keeping by namespace. Each has a lock of its own, because building the requests of one namespace
+    /// may take seconds.
+    namespaces: Mutex<BTreeMap<String, Arc<AsyncMutex<WebhookTasks>>>>,
     jobs: mpsc::UnboundedSender<Job>,
     /// Namespaces to reconcile because a verdict changed.
     wake: mpsc::UnboundedSender<String>,
@@ -60,46 +66,81 @@ impl WebhookClient {
     pub(super) fn new(access: WebhookAccess, metrics: Metrics) -> (Arc<Self>, Receivers) {
         let (jobs, job_receiver) = mpsc::unbounded();
         let (wake, wake_receiver) = mpsc::unbounded();
-        let client = Self { tasks: Mutex::default(), jobs, wake, access, metrics };
+        let client = Self { namespaces: Mutex::default(), jobs, wake, access, metrics };
         (Arc::new(client), Receivers { jobs: job_receiver, wake: wake_receiver })
     }
 
-    /// Returns the known verdicts and tasks of a namespace, and queues polls of the tasks that
-    /// another process started.
-    pub(super) fn state(
+    /// Adds the known verdicts and tasks to what is observed of a namespace, and queues polls of the tasks
+    /// that another process started.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`] if it panics.
+    pub(super) async fn sync(
         &self,
         namespace: &str,
-        observed: &Observed,
+        mut observed: Observed,
         now: Timestamp,
-    ) -> WebhookState {
-        let synced = self.tasks.lock().sync(namespace, observed, now);
-        for job in synced.restored {
+    ) -> Result<Observed, JoinError> {
+        if observed.webhook_rules().next().is_none() {
+            self.forget(namespace);
+            return Ok(observed);
+        }
+        let tasks = self.namespaces.lock().entry(namespace.to_owned()).or_default().clone();
+        let of_namespace = namespace.to_owned();
+        let synced = run_off_thread(move || {
+            let synced = tasks.blocking_lock().sync(&of_namespace, &observed, now);
+            observed.webhooks = synced.state;
+            (observed, synced.restored)
+        });
+        let (observed, restored) = synced.await?;
+        for job in restored {
             self.send(job);
         }
-        synced.state
+        Ok(observed)
     }
 
-    /// Removes the state of a namespace without rules.
+    /// Removes the state of a namespace without webhook rules.
     pub(super) fn forget(&self, namespace: &str) {
-        self.tasks.lock().forget(namespace);
+        self.namespaces.lock().remove(namespace);
     }
 
-    /// Queues the calls of a plan. A call during the backoff of a failing service fails at once.
-    pub(super) fn enqueue(
+    /// Queues the calls of a plan. A call during the backoff of a failing service fails at once. Returns what
+    /// is observed.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`] if it panics.
+    pub(super) async fn enqueue(
         &self,
         namespace: &str,
-        observed: &Observed,
-        calls: &[WebhookCall],
+        observed: Observed,
+        calls: Vec<WebhookCall>,
         now: Timestamp,
-    ) {
-        for call in calls {
-            let started = self.tasks.lock().start(call, observed, now, new_trace_id);
-            match started {
-                Some(CallStart::Queued(job)) => self.send(*job),
-                Some(CallStart::Failed) => self.wake(namespace),
-                None => {}
+    ) -> Result<Observed, JoinError> {
+        let Some(tasks) = self.tasks_of(namespace).filter(|_| !calls.is_empty()) else {
+            return Ok(observed);
+        };
+        let started = run_off_thread(move || {
+            let mut tasks = tasks.blocking_lock();
+            let started =
+                calls.iter().filter_map(|call| tasks.start(call, &observed, now, new_trace_id));
+            let started: Vec<CallStart> = started.collect();
+            (observed, started)
+        });
+        let (observed, started) = started.await?;
+        for call in started {
+            match call {
+                CallStart::Queued(job) => self.send(*job),
+                CallStart::Failed => self.wake(namespace),
             }
         }
+        Ok(observed)
+    }
+
+    /// Book-keeping of a namespace; `None` if it has no webhook rules any more.
+    fn tasks_of(&self, namespace: &str) -> Option<Arc<AsyncMutex<WebhookTasks>>> {
+        self.namespaces.lock().get(namespace).cloned()
     }
 
     fn send(&self, job: Job) {
@@ -143,12 +184,9 @@ impl WebhookClient {
         let task = match &job.kind {
             JobKind::Call { request, subjects } => {
                 let response = self.post(&job, request, &permits).await;
-                let task = self.tasks.lock().record_response(
-                    &job,
-                    subjects,
-                    response.as_deref(),
-                    clock::now(),
-                );
+                let Some(tasks) = self.tasks_of(&job.namespace) else { return };
+                let (response, now) = (response.as_deref(), clock::now());
+                let task = tasks.lock().await.record_response(&job, subjects, response, now);
                 self.wake(&job.namespace);
                 task
             }
@@ -205,7 +243,7 @@ impl WebhookClient {
         let Some(poll) = &job.spec.client_config.poll else { return };
         loop {
             sleep(poll_interval(poll)).await;
-            let Some(task_id) = self.task_id(job, task) else { return };
+            let Some(task_id) = self.task_id(job, task).await else { return };
             let response = match task_url(poll, &task_id) {
                 Ok(url) => {
                     let call = Call {
@@ -219,8 +257,9 @@ impl WebhookClient {
                 }
                 Err(error) => Err(error),
             };
-            let state =
-                self.tasks.lock().record_progress(job, task, response.as_deref(), clock::now());
+            let Some(tasks) = self.tasks_of(&job.namespace) else { return };
+            let (response, now) = (response.as_deref(), clock::now());
+            let state = tasks.lock().await.record_progress(job, task, response, now);
             self.wake(&job.namespace);
             if state == TaskState::Ended {
                 return;
@@ -228,8 +267,8 @@ impl WebhookClient {
         }
     }
 
-    fn task_id(&self, job: &Job, task: u64) -> Option<String> {
-        self.tasks.lock().task_id(job, task)
+    async fn task_id(&self, job: &Job, task: u64) -> Option<String> {
+        self.tasks_of(&job.namespace)?.lock().await.task_id(job, task)
     }
 }
 

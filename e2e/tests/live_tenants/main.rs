@@ -1,0 +1,147 @@
+//! A tenant with rights in one namespace, and with connections to the operators, slows no other
+//! namespace and ends no operator.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod connections;
+mod objects;
+mod rights;
+mod rules;
+mod sets;
+mod tenant;
+
+use std::time::{Duration, Instant};
+
+use kube::{ResourceExt as _, api::DeleteParams};
+use podops_e2e::{
+    balancers::free_address,
+    cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, programs},
+};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, task::JoinSet};
+
+use self::{
+    connections::{assert_envoys_are_served, assert_probe_is_answered, flood, hold_connections},
+    objects::{create_objects_that_cannot_be_decoded, create_pods_with_many_labels},
+    rights::{
+        a_backend_of_others_is_not_used, a_leaked_url_permits_nothing,
+        approvals_are_reserved_to_the_operators,
+    },
+    rules::{
+        create_costly_rules, create_large_pods, create_rules, create_waiting_pods,
+        rules_report_their_errors,
+    },
+    sets::{
+        create_flickering_set, create_rejected_set, flicker, flickering_set_settles,
+        too_many_replicas_are_rejected,
+    },
+    tenant::{USER, create_account},
+};
+
+const PODS: i32 = 10;
+/// Number of rollouts whose times are compared.
+const ROLLOUTS: usize = 5;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_affects_only_its_namespace() {
+    let programs = programs().unwrap();
+    let mut cluster = TestCluster::start_empty(&programs).await.unwrap();
+    let xds = free_address().unwrap();
+    // The flags of the test cluster permit it to the other namespace only.
+    let haproxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let flags = [format!("--xds-address={xds}"), "--xds-insecure".to_owned()];
+    cluster.add_args("consist-operator", &flags);
+    cluster.require_client_certificates();
+    let cluster = cluster.with_graceful_deletion().await.unwrap();
+    // All operators take part in the rollouts of the other namespace.
+    cluster.create_managed_service("web", json!({ "app": "web" }), &json!({})).await.unwrap();
+    cluster.create_rule("web", app("web"), at_most(PODS / 2)).await.unwrap();
+    cluster.create_and_wait("web", PODS, &json!({})).await.unwrap();
+    let undisturbed = rollouts(&cluster, "undisturbed").await;
+    create_account(&cluster).await;
+    too_many_replicas_are_rejected(&cluster).await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    create_rules(&cluster, silent.local_addr().unwrap()).await;
+    create_waiting_pods(&cluster).await;
+    a_leaked_url_permits_nothing(&cluster).await;
+    create_costly_rules(&cluster).await;
+    create_rejected_set(&cluster).await;
+    create_flickering_set(&cluster).await;
+    create_large_pods(&cluster).await;
+    create_objects_that_cannot_be_decoded(&cluster).await;
+    a_backend_of_others_is_not_used(&cluster, &haproxy).await;
+    create_pods_with_many_labels(&cluster).await;
+    // Also when the operators list them.
+    for operator in OPERATORS {
+        cluster.kill_and_restart(operator).await.unwrap();
+    }
+    rollout(&cluster, "nginx:restarted").await;
+    let exits = |operator: &str| cluster.operator(operator).unwrap().exits().len();
+    let known = OPERATORS.map(exits);
+    approvals_are_reserved_to_the_operators(&cluster).await;
+    let mut held = vec![xds];
+    for operator in OPERATORS {
+        held.extend(cluster.admission_address(operator));
+        held.push(cluster.metrics_address(operator).unwrap());
+    }
+    let refused = hold_connections(xds).await;
+    assert_envoys_are_served(xds, &refused).await;
+    let mut flood: JoinSet<()> = held.into_iter().map(flood).collect();
+    flood.spawn(flicker(cluster.plane.client_as(USER).await.unwrap()));
+    let disturbed = rollouts(&cluster, "disturbed").await;
+    a_pod_is_deleted_gracefully(&cluster).await;
+    rules_report_their_errors(&cluster).await;
+    for operator in OPERATORS {
+        assert_probe_is_answered(cluster.metrics_address(operator).unwrap()).await;
+        let peak = cluster.operator(operator).unwrap().peak_mebibytes();
+        eprintln!("{operator}: peak {peak:.0} MiB");
+    }
+    // One that lost its Lease would have ended, too.
+    assert_eq!(OPERATORS.map(exits), known, "exits of {OPERATORS:?}");
+    assert!(flood.try_join_next().is_none(), "the connections have lasted");
+    drop(flood);
+    flickering_set_settles(&cluster).await;
+    let (median, worst) = (undisturbed[ROLLOUTS / 2], disturbed[ROLLOUTS - 1]);
+    assert!(disturbed[ROLLOUTS / 2] < median.mul_f64(1.5), "{disturbed:?}, not {undisturbed:?}");
+    // No reconcile waits for another namespace.
+    assert!(worst < median.mul_f64(2.0), "{disturbed:?}, not {undisturbed:?}");
+    cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// Updates the CollaSet of another namespace, and returns how long it took.
+async fn rollout(cluster: &TestCluster, image: &str) -> Duration {
+    let started = Instant::now();
+    cluster.set_image("web", image).await.unwrap();
+    cluster.wait_until_rolled_out("web", PODS, TIMEOUT).await.unwrap();
+    started.elapsed()
+}
+
+/// Updates the CollaSet several times, and returns how long each took, sorted.
+async fn rollouts(cluster: &TestCluster, tag: &str) -> Vec<Duration> {
+    let mut times = Vec::new();
+    for n in 0..ROLLOUTS {
+        times.push(rollout(cluster, &format!("nginx:{tag}-{n}")).await);
+    }
+    eprintln!("{tag}: {times:.1?}");
+    times.sort_unstable();
+    times
+}
+
+/// A rule with this maxUnavailable.
+fn at_most(pods: i32) -> Value {
+    json!([{ "name": "most", "availablePolicy": { "maxUnavailableValue": pods } }])
+}
+
+/// The admission webhook reviews a delete although the tenant holds connections to it.
+async fn a_pod_is_deleted_gracefully(cluster: &TestCluster) {
+    let pod = cluster.pods_of("web").await.unwrap().remove(0);
+    let rejection = cluster.pods().delete(&pod.name_any(), &DeleteParams::default()).await;
+    let rejection = rejection.unwrap_err().to_string();
+    assert!(rejection.contains("PodOpsLifecycle"), "{rejection}");
+    let recreated = async || {
+        let pods = cluster.pods_of("web").await?;
+        Ok(pods.len() == PODS as usize && pods.iter().all(|p| p.uid() != pod.uid()))
+    };
+    eventually(TIMEOUT, recreated).await.unwrap();
+    cluster.wait_until_rolled_out("web", PODS, TIMEOUT).await.unwrap();
+}

@@ -1,0 +1,77 @@
+//! What is another namespace's, or only the operators'.
+
+use std::{path::Path, time::Duration};
+
+use kube::ResourceExt as _;
+use podops_api::well_known;
+use podops_e2e::{
+    cluster::{TIMEOUT, TestCluster, eventually},
+    forged_review::{eviction, post},
+    process::{Signal, signal},
+};
+use serde_json::json;
+use tokio::{net::TcpListener, time::timeout};
+
+use super::tenant::{TENANT, as_tenant, create};
+
+/// A Service of the tenant does not change a HAProxy that the flags permit to another namespace.
+pub(super) async fn a_backend_of_others_is_not_used(cluster: &TestCluster, haproxy: &TcpListener) {
+    let instance = format!("tcp://{}", haproxy.local_addr().unwrap());
+    let annotations = json!({
+        "resource-consist.kusionstack.io/backend": "haproxy",
+        "resource-consist.kusionstack.io/backend-params":
+            json!({ "instances": [instance], "backend": "web", "port": 80 }).to_string(),
+    });
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {
+            "name": "stolen", "annotations": annotations, "labels": { well_known::CONTROL: "true" },
+        },
+        "spec": { "selector": { "app": "stolen" }, "ports": [{ "port": 80 }] },
+    });
+    create(cluster, "stolen", &service).await.unwrap();
+    let is_reported = async || {
+        let events = cluster.plane.kubectl(&["get", "events", "-n", TENANT, "-o", "json"]).await?;
+        Ok(events.contains("is not allowed for namespace tenant"))
+    };
+    eventually(TIMEOUT, is_reported).await.unwrap();
+    let connected = timeout(Duration::from_secs(1), haproxy.accept()).await;
+    assert!(connected.is_err(), "the operator connected to it");
+}
+
+/// With the component `reserved-labels`.
+pub(super) async fn approvals_are_reserved_to_the_operators(cluster: &TestCluster) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let policy = root.join("deploy/components/reserved-labels/reserved-labels.yaml");
+    cluster.plane.kubectl(&["apply", "-f", policy.to_str().unwrap()]).await.unwrap();
+    let approve = "operation-permission.podopslifecycle.kusionstack.io/update=1";
+    let arguments = ["label", "pod", "frozen", approve, "--overwrite", "--dry-run=server"];
+    let is_rejected = async || {
+        let error = as_tenant(cluster, &arguments).await.err().map(|error| error.to_string());
+        Ok(error.unwrap_or_default().contains("only the operators may write the label"))
+    };
+    // The API server takes a moment to enforce a new policy.
+    eventually(TIMEOUT, is_rejected).await.unwrap();
+    let remove_gate = "pre-check-gate.podopslifecycle.kusionstack.io/transition-rule-";
+    let error = as_tenant(cluster, &["label", "pod", "frozen", remove_gate]).await.unwrap_err();
+    assert!(error.to_string().contains("only the operators may write the label"), "{error}");
+}
+
+/// While a webhook does not answer, the API server's error contains its URL, which a client without the
+/// certificate of the API server cannot use.
+pub(super) async fn a_leaked_url_permits_nothing(cluster: &TestCluster) {
+    let pid = cluster.operator("lifecycle-operator").unwrap().pid();
+    signal(pid, Signal::STOP).unwrap();
+    let error = as_tenant(cluster, &["delete", "pod", "large"]).await.unwrap_err().to_string();
+    signal(pid, Signal::CONT).unwrap();
+    let (_, url) = error.split_once("Post \"").expect(&error);
+    let (url, _) = url.split_once('?').expect(&error);
+    let url: http::Uri = url.replace("validating-pod", "evicting-pod").parse().unwrap();
+    let bundle = cluster.eviction_webhook().await.unwrap().1;
+    let pod = cluster.pods_of("web").await.unwrap().remove(0);
+    let review = eviction(&cluster.namespace, &pod.name_any()).to_string();
+    let posted = post(&url, &bundle, url.path(), &review).await;
+    assert!(posted.is_err(), "the review is answered: {posted:?}");
+    let pod = cluster.pods().get(&pod.name_any()).await.unwrap();
+    assert!(!pod.labels().contains_key(well_known::TO_DELETE), "{pod:?}");
+}
