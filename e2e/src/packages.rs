@@ -168,8 +168,8 @@ pub async fn run_with_kills(
     Ok(format!(
         "\
 After that, they were taken through it again while the operator was killed with `kill -9` at {} random \
-points of their runs, in the second half with two operators: {runs} runs ended, all of them COMPLETE; no \
-Secret or Pod of a Pipe task was made twice in a run, and no complete step was entered again.
+points of their runs, in the second half with two operators: {runs} runs became COMPLETE, and no command \
+failed; no Secret or Pod of a Pipe task was made twice in a run, and no complete step was entered again.
 ",
         killer.killed()
     ))

@@ -52,8 +52,8 @@ Commands:
                    and print their figures; PODOPS_FUZZ_OBJECTS, PODOPS_SCALE_PODS and
                    PODOPS_SCALE_RULES set other numbers
   mutants          Change each condition of the planning of plans, and run the models against each change
-  packages DIR     Take the packages of KUDO below a folder through their life with the command line;
-                   writes docs/packages.md
+  packages DIR     Take the packages of KUDO below a folder through their life with the command line,
+                   and again while the operator is killed; writes docs/packages.md
   plot             Draw the data of the overview dashboard during an update; writes
                    docs/how-to/overview.svg
   record           Record `kubectl podops get --watch` during an update; writes docs/recording.md

@@ -127,17 +127,19 @@ impl State {
     fn applied(&mut self, name: &str, is_late_creation: bool) -> Option<&'static str> {
         let object = &self.world.objects[name];
         let run = run_of(object);
+        let key = self.world.objects.get(SECRET).map(|secret| secret["data"]["key"].to_string());
+        let is_own = key.is_some_and(|key| self.pods.get(&key) == Some(&run));
         if name == USER {
-            let key = self.world.objects.get(SECRET).map(|secret| secret["data"]["key"].clone());
-            let is_own = key.is_some_and(|key| self.pods.get(&key.to_string()) == Some(&run));
-            return (!is_own).then_some("a step began without the key of its run");
+            // One that was paused for longer than a run may still create what does not exist.
+            let is_early = !is_own && !is_late_creation;
+            return is_early.then_some("a step began without the key of its run");
         }
         if name == POD {
             // By a leader that was paused before it sent the request, whose condition is that no such Pod
             // exists. The Pod is of no use to it: the key exists. The next run removes it.
             let key = BASE64.encode(object["metadata"]["uid"].to_string());
             self.pods.insert(json!(key).to_string(), run.clone());
-            self.has_late_pod |= is_late_creation || self.made.contains_key(&run);
+            self.has_late_pod |= is_late_creation || is_own || self.made.contains_key(&run);
         }
         if name == SECRET {
             if self.complete.contains(&run) {
@@ -255,20 +257,12 @@ impl Model for Pipes {
 
 #[test]
 fn a_key_is_made_once_in_a_run() {
-    assert_holds(Pipes::new(Without::Nothing, 0), 100);
-    assert_holds(Pipes::new(Without::Nothing, 1), 1000);
+    assert_holds(Pipes::new(Without::Nothing, 0), 50_000);
 }
 
 #[test]
-fn every_protection_is_necessary() {
-    for without in [
-        Without::RunOfArtifacts,
-        Without::ObjectPreconditions,
-        Without::Creation,
-        Without::StatusPrecondition,
-        Without::Generation,
-        Without::Uids,
-    ] {
-        assert_violated(Pipes::new(without, 1), without);
+fn every_protection_of_keys_is_necessary() {
+    for without in [Without::RunOfArtifacts, Without::StatusPrecondition, Without::Inventory] {
+        assert_violated(Pipes::new(without, 0), without);
     }
 }
