@@ -204,8 +204,7 @@ const KINDS: [Kind; 17] = [
         name: "StatefulSet",
         plural: "statefulsets",
         base: |name, _| {
-            let mut workload = workload(name);
-            workload["spec"]["replicas"] = json!(0);
+            let mut workload = idle_workload(name);
             workload["spec"]["serviceName"] = json!("web");
             workload
         },
@@ -215,22 +214,14 @@ const KINDS: [Kind; 17] = [
         version: "v1",
         name: "Deployment",
         plural: "deployments",
-        base: |name, _| {
-            let mut workload = workload(name);
-            workload["spec"]["replicas"] = json!(0);
-            workload
-        },
+        base: |name, _| idle_workload(name),
     },
     Kind {
         group: "apps",
         version: "v1",
         name: "ReplicaSet",
         plural: "replicasets",
-        base: |name, _| {
-            let mut workload = workload(name);
-            workload["spec"]["replicas"] = json!(0);
-            workload
-        },
+        base: |name, _| idle_workload(name),
     },
     Kind {
         group: "apps",
@@ -294,6 +285,13 @@ fn workload(name: &str) -> Value {
         "metadata": { "labels": { "heritage": "kudo", "kudo.dev/instance": instance } },
         "spec": { "template": template, "selector": { "matchLabels": { "app": name } } },
     })
+}
+
+/// A workload that has no Pods.
+fn idle_workload(name: &str) -> Value {
+    let mut workload = workload(name);
+    workload["spec"]["replicas"] = json!(0);
+    workload
 }
 
 fn rule(name: &str, random: &mut Rng) -> Value {

@@ -67,11 +67,15 @@ impl ObjectId {
         }
     }
 
-    /// Returns whether it has a name, and the URL of the object is that of no other.
+    /// Returns why the name or the namespace cannot be in the URL of the object, if so: it would be the URL
+    /// of another one.
     #[must_use]
-    pub fn is_valid(&self) -> bool {
-        is_path_segment(&self.name)
-            && (self.namespace.is_empty() || is_path_segment(&self.namespace))
+    pub fn invalid_name(&self) -> Option<String> {
+        let is_valid = is_path_segment(&self.name)
+            && (self.namespace.is_empty() || is_path_segment(&self.namespace));
+        (!is_valid).then(|| {
+            format!("{self}: invalid name: use ASCII characters other than spaces, /, %, ? and #")
+        })
     }
 
     /// Returns the identity that stands for all objects of a type.

@@ -63,12 +63,8 @@ pub(super) fn advance(
         },
         "spec": child_spec,
     });
-    let id = ObjectId::of(&child);
-    if !id.is_valid() {
-        return Err(TaskFailure::new(
-            &reasons::RESOURCE_VALIDATION_ERROR,
-            format!("{id}: invalid name"),
-        ));
+    if let Some(invalid) = ObjectId::of(&child).invalid_name() {
+        return Err(TaskFailure::new(&reasons::RESOURCE_VALIDATION_ERROR, invalid));
     }
     Ok(apply(vec![child], Ownership::Kept, context, work)?.into_state())
 }

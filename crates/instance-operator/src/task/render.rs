@@ -143,9 +143,8 @@ fn checked(mut object: Value, resource: &str) -> Result<Rendered, TaskFailure> {
             &format!("{found} lacks metadata.name"),
         ));
     }
-    let id = ObjectId::of(&object);
-    if !id.is_valid() {
-        return Err(failed(&reasons::RESOURCE_VALIDATION_ERROR, &format!("{id}: invalid name")));
+    if let Some(invalid) = ObjectId::of(&object).invalid_name() {
+        return Err(failed(&reasons::RESOURCE_VALIDATION_ERROR, &invalid));
     }
     let translated = translate::translate(&mut object);
     let translated =

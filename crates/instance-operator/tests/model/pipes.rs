@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD as BASE64};
-use podops_api::kudo::{ExecutionStatus, InstanceStatus};
+use podops_api::kudo::ExecutionStatus;
 use podops_model_support::{assert_holds, assert_violated};
 use serde_json::{Value, json};
 use stateright::{Model, Property};
@@ -13,7 +13,8 @@ use crate::{
     hashed::Json,
     properties::{InstanceModel, properties},
     world::{
-        Change, PackageObject, Setup, Step, TURNS_MAX, Without, World, serial, violated_by_status,
+        Change, PackageObject, Setup, Step, Without, World, run_of, run_past_first_step, serial,
+        violated_by_status,
     },
 };
 
@@ -94,19 +95,6 @@ fn package() -> Value {
     })
 }
 
-/// The run that has applied an object.
-fn run_of(object: &Value) -> String {
-    let uid = &object["metadata"]["annotations"]["kudo.dev/last-plan-execution-uid"];
-    uid.as_str().unwrap_or_default().to_owned()
-}
-
-/// The run whose Pipe task is complete.
-fn run_with_key(status: &InstanceStatus) -> Option<String> {
-    let deploy = status.plan_status.get("deploy")?;
-    let step = deploy.phases.first()?.steps.first()?;
-    (step.status == ExecutionStatus::Complete).then(|| deploy.uid.clone())
-}
-
 impl State {
     fn take(&mut self, step: &Step, setup: &Setup) {
         let violation = match self.world.take(step, setup) {
@@ -115,7 +103,7 @@ impl State {
             }
             Some(Change::Status { before, .. }) => {
                 let status = self.world.instance.status();
-                self.complete.extend(run_with_key(&status));
+                self.complete.extend(run_past_first_step(&status));
                 violated_by_status(&before, &status)
             }
             Some(Change::Deleted { .. } | Change::FinalizerRemoved) | None => None,
@@ -160,6 +148,15 @@ impl State {
         *pod = Json::new(running);
     }
 
+    /// Returns whether a Pod was starting, which runs now.
+    fn start_pod(&mut self) -> bool {
+        let is_starting = self.is_pod_starting();
+        if is_starting {
+            self.pod_runs();
+        }
+        is_starting
+    }
+
     fn is_pod_starting(&self) -> bool {
         self.world.objects.get(POD).is_some_and(|pod| pod["status"]["phase"] != "Running")
     }
@@ -179,16 +176,8 @@ impl InstanceModel for Pipes {
     }
 
     fn divergence(&self, mut state: State) -> Option<&'static str> {
-        for _ in 0..TURNS_MAX {
-            if !state.world.settle(&self.setup) {
-                return Some("a reconcile does not end");
-            }
-            let deleted = state.world.deleted().next().cloned();
-            match deleted {
-                Some(name) => drop(state.world.objects.remove(&name)),
-                None if state.is_pod_starting() => state.pod_runs(),
-                None => break,
-            }
+        if !self.settle(&mut state, State::start_pod) {
+            return Some("a reconcile does not end");
         }
         let status = state.world.instance.status();
         if state.world.instance.is_running() {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use instance_operator::object_write::applied_digest;
-use podops_api::kudo::{ExecutionStatus, InstanceStatus};
+use podops_api::kudo::ExecutionStatus;
 use podops_model_support::{assert_holds, assert_violated};
 use serde_json::{Value, json};
 use stateright::{Model, Property};
@@ -13,8 +13,8 @@ use crate::{
     hashed::Json,
     properties::{InstanceModel, properties},
     world::{
-        Change, PackageObject, Setup, Step, TURNS_MAX, Without, World, config_map, serial,
-        violated_by_status,
+        Change, PackageObject, Setup, Step, Without, World, config_map, run_of,
+        run_past_first_step, serial, violated_by_status,
     },
 };
 
@@ -80,18 +80,6 @@ fn package() -> Value {
     })
 }
 
-/// The run that has applied an object.
-fn run_of(object: &Value) -> String {
-    let uid = &object["metadata"]["annotations"]["kudo.dev/last-plan-execution-uid"];
-    uid.as_str().unwrap_or_default().to_owned()
-}
-
-fn is_first_step_complete(status: &InstanceStatus) -> Option<String> {
-    let deploy = status.plan_status.get("deploy")?;
-    let step = deploy.phases.first()?.steps.first()?;
-    (step.status == ExecutionStatus::Complete).then(|| deploy.uid.clone())
-}
-
 impl State {
     fn violate(&mut self, violation: Option<&'static str>) {
         self.violation = self.violation.or(violation);
@@ -103,7 +91,7 @@ impl State {
             Some(Change::Status { before, .. }) => {
                 let status = self.world.instance.status();
                 self.violate(violated_by_status(&before, &status));
-                self.complete.extend(is_first_step_complete(&status));
+                self.complete.extend(run_past_first_step(&status));
             }
             Some(Change::Deleted { .. } | Change::FinalizerRemoved) | None => {}
         }
@@ -132,6 +120,15 @@ impl State {
         let mut changed = Value::clone(job);
         changed["status"] = status;
         *job = Json::new(changed);
+    }
+
+    /// Returns whether the Job was open, which succeeds now.
+    fn end_job(&mut self) -> bool {
+        let is_open = self.is_job_open();
+        if is_open {
+            self.succeed();
+        }
+        is_open
     }
 
     fn is_job_open(&self) -> bool {
@@ -166,17 +163,8 @@ impl InstanceModel for Plans {
 
     /// Returns why an Instance does not converge once faults have ended; `None` if it does.
     fn divergence(&self, mut state: State) -> Option<&'static str> {
-        let setup = &self.setup;
-        for _ in 0..TURNS_MAX {
-            if !state.world.settle(setup) {
-                return Some("a reconcile does not end");
-            }
-            let deleted = state.world.deleted().next().cloned();
-            match deleted {
-                Some(name) => drop(state.world.objects.remove(&name)),
-                None if state.is_job_open() => state.succeed(),
-                None => break,
-            }
+        if !self.settle(&mut state, State::end_job) {
+            return Some("a reconcile does not end");
         }
         let status = state.world.instance.status();
         if state.world.instance.is_running() {

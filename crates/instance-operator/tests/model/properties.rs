@@ -4,7 +4,7 @@ use std::hash::Hash;
 
 use stateright::{Model, Property};
 
-use crate::world::{Setup, World};
+use crate::world::{Setup, TURNS_MAX, World};
 
 /// A model of an Instance.
 pub(crate) trait InstanceModel: Model<State: Clone + Hash> {
@@ -17,6 +17,24 @@ pub(crate) trait InstanceModel: Model<State: Clone + Hash> {
 
     /// Returns why the Instance does not converge once faults have ended; `None` if it does.
     fn divergence(&self, state: Self::State) -> Option<&'static str>;
+
+    /// The up-to-date operator reconciles alone, deletions finish, and `others` act, until nothing changes any
+    /// more; `others` returns whether they have acted. Returns whether each reconcile ends.
+    fn settle(&self, state: &mut Self::State, others: impl Fn(&mut Self::State) -> bool) -> bool {
+        for _ in 0..TURNS_MAX {
+            let world = Self::world(state);
+            if !world.settle(self.setup()) {
+                return false;
+            }
+            let deleted = world.deleted().next().cloned();
+            match deleted {
+                Some(name) => drop(world.objects.remove(&name)),
+                None if others(state) => {}
+                None => break,
+            }
+        }
+        true
+    }
 }
 
 /// No state violates a safety property, and the Instance converges from each once faults end.

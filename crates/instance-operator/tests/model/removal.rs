@@ -14,8 +14,7 @@ use crate::{
     hashed::Json,
     properties::{InstanceModel, properties},
     world::{
-        Change, PackageObject, Setup, Step, TURNS_MAX, Without, World, config_map, serial,
-        violated_by_status,
+        Change, PackageObject, Setup, Step, Without, World, config_map, serial, violated_by_status,
     },
 };
 
@@ -184,6 +183,15 @@ impl State {
         *object = Json::new(restored);
     }
 
+    /// Returns whether another client had restored an object, which it deletes now.
+    fn delete_restored(&mut self) -> bool {
+        let is_restored = self.is_restored();
+        if is_restored {
+            self.world.objects.remove(OPTIONAL);
+        }
+        is_restored
+    }
+
     fn is_restored(&self) -> bool {
         self.world.objects.get(OPTIONAL).is_some_and(|object| uid(object) == RESTORED)
     }
@@ -205,17 +213,9 @@ impl InstanceModel for Removals {
     /// Returns why an Instance does not converge once faults have ended; `None` if it does.
     fn divergence(&self, mut state: State) -> Option<&'static str> {
         let setup = &self.setup;
-        for _ in 0..TURNS_MAX {
-            if !state.world.settle(setup) {
-                return Some("a reconcile does not end");
-            }
-            let deleted = state.world.deleted().next().cloned();
-            match deleted {
-                Some(name) => drop(state.world.objects.remove(&name)),
-                // A step waits until the other client has deleted its object.
-                None if state.is_restored() => drop(state.world.objects.remove(OPTIONAL)),
-                None => break,
-            }
+        // A step waits until the other client has deleted its object.
+        if !self.settle(&mut state, State::delete_restored) {
+            return Some("a reconcile does not end");
         }
         let instance = &state.world.instance;
         if instance.is_deleted {

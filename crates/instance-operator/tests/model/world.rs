@@ -20,7 +20,7 @@ use instance_operator::{
     view::{Finalizer, Observed, Version},
 };
 use jiff::Timestamp;
-use podops_api::kudo::{InstanceSpec, InstanceStatus, InventoryEntry};
+use podops_api::kudo::{ExecutionStatus, InstanceSpec, InstanceStatus, InventoryEntry};
 use serde_json::{Value, json};
 
 use crate::hashed::{Converging, Hashed, Json, hash_of};
@@ -779,6 +779,19 @@ impl World {
         }
         false
     }
+}
+
+/// The run that has applied an object.
+pub(crate) fn run_of(object: &Value) -> String {
+    let uid = &object["metadata"]["annotations"]["kudo.dev/last-plan-execution-uid"];
+    uid.as_str().unwrap_or_default().to_owned()
+}
+
+/// The run of `deploy`, once its first step is complete.
+pub(crate) fn run_past_first_step(status: &InstanceStatus) -> Option<String> {
+    let deploy = status.plan_status.get("deploy")?;
+    let step = deploy.phases.first()?.steps.first()?;
+    (step.status == ExecutionStatus::Complete).then(|| deploy.uid.clone())
 }
 
 /// Returns which rule about runs a written status violates.
