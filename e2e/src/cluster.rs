@@ -88,6 +88,8 @@ pub struct TestCluster {
     settings: BTreeMap<&'static str, Settings>,
     /// Leader election flags; empty for the operators' defaults.
     leader_election: &'static [&'static str],
+    /// Whether webhook rules may call only the addresses that the shipped flags permit.
+    are_webhooks_restricted: bool,
     /// Namespace of the test's objects.
     pub namespace: String,
     nodes: Option<Arc<FakeNodes>>,
@@ -244,6 +246,12 @@ impl TestCluster {
         cluster.with_graceful_deletion().await
     }
 
+    /// Lets webhook rules call only the addresses that the shipped flags permit, from the next start of
+    /// transition-rule-operator on; otherwise also those of the tests' services.
+    pub fn restrict_webhooks(&mut self) {
+        self.are_webhooks_restricted = true;
+    }
+
     /// Makes admission webhooks require the API server's client certificate, from the operators' next start
     /// on.
     pub fn require_client_certificates(&mut self) {
@@ -392,6 +400,7 @@ impl TestCluster {
             webhook_ports: BTreeMap::new(),
             settings: BTreeMap::new(),
             leader_election: ONE_INSTANCE,
+            are_webhooks_restricted: false,
             namespace: "default".to_owned(),
             nodes: Some(nodes),
             _node_tasks: node_tasks,
@@ -506,6 +515,7 @@ impl TestCluster {
             webhook_ports: BTreeMap::new(),
             settings: BTreeMap::new(),
             leader_election: ONE_INSTANCE,
+            are_webhooks_restricted: false,
             namespace: "podops-demo".to_owned(),
             nodes: None,
             _node_tasks: JoinSet::new(),
@@ -566,7 +576,12 @@ impl TestCluster {
         Ok(spec.unwrap_or_default())
     }
 
-    async fn wait_for_leaders(&self) -> anyhow::Result<()> {
+    /// Waits until each operator has a leader.
+    ///
+    /// # Errors
+    ///
+    /// If one has none in time.
+    pub async fn wait_for_leaders(&self) -> anyhow::Result<()> {
         for name in OPERATORS {
             self.wait_for_leader(name).await?;
         }
@@ -668,6 +683,7 @@ impl TestCluster {
         let flags = ["--metrics-bind-address=127.0.0.1:0", "--log=info"];
         // The tests' webhook services and HAProxies listen on loopback addresses.
         let extra: &[&str] = match name {
+            "transition-rule-operator" if self.are_webhooks_restricted => &[],
             "transition-rule-operator" => &["--webhook-allow-private-addresses"],
             "consist-operator" => &["--haproxy-backends=default/tcp://127.0.0.1:*"],
             _ => &[],

@@ -26,6 +26,7 @@ use podops_e2e::{
 use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+const OPERATIONJOB_OPERATOR: &str = "operationjob-operator";
 const PAGE: &str = include_str!("../../docs/how-to/migrate-from-kuperator.md");
 /// Time within which an unexpected change would happen.
 const UNCHANGED_FOR: Duration = Duration::from_secs(3);
@@ -102,7 +103,15 @@ async fn kuperator_is_replaced_and_comes_back() {
     }
     assert!(refusal.contains("WARNING  PersistentVolumeClaim default/foo-data-old"), "{refusal}");
     run_section(&cluster, "Migrate").await;
-    cluster.start_operators().await.unwrap();
+    // First the operator that cancels the replacement of the deleted job, before another begins it.
+    cluster.start_operator(OPERATIONJOB_OPERATOR).await.unwrap();
+    let jobs: Api<OperationJob> = cluster.api();
+    let is_deleted = async || Ok(jobs.get_opt("cancel").await?.is_none());
+    eventually(TIMEOUT, is_deleted).await.unwrap();
+    for name in OPERATORS.into_iter().filter(|name| *name != OPERATIONJOB_OPERATOR) {
+        cluster.start_operator(name).await.unwrap();
+    }
+    cluster.wait_for_leaders().await.unwrap();
     cluster.wait_until_rolled_out("foo", 8, TIMEOUT).await.unwrap();
     cluster.wait_until_rolled_out("bar", 4, TIMEOUT).await.unwrap();
     assert_jobs_end(&cluster).await;
@@ -408,8 +417,6 @@ async fn create_job(cluster: &TestCluster, name: &str, targets: &[(&String, Opti
 /// cancelled.
 async fn assert_jobs_end(cluster: &TestCluster) {
     let jobs: Api<OperationJob> = cluster.api();
-    let is_deleted = async || Ok(jobs.get_opt("cancel").await?.is_none());
-    eventually(TIMEOUT, is_deleted).await.unwrap();
     let has_ended = async || {
         let status = jobs.get("swap").await?.status.unwrap_or_default();
         Ok(status.progress == Some(Progress::Succeeded) && status.succeeded_pod_count == 3)
