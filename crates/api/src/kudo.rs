@@ -26,9 +26,10 @@ pub use instance_status::{
 pub use operator::{Maintainer, Operator, OperatorSpec, OperatorStatus};
 pub use operator_version::{OperatorVersion, OperatorVersionSpec, OperatorVersionStatus};
 pub use parameter::Parameter;
-pub use plan::{InstancePlan, OnFailure, Phase, Step, Strategy};
-pub use task::{PipeFile, Task, TaskSpec};
+pub use plan::{InstancePlan, OnFailure, Phase, RETRIES_MAX, Step, Strategy};
+pub use task::{PipeFile, Task, TaskSpec, artifact_part};
 
+use jiff::SignedDuration;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
@@ -48,9 +49,24 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Schema of a duration as Go reads it, such as `1h30m`.
+/// Durations such as `1h30m`: from the largest unit to the smallest, of which there may be a fraction.
+const DURATION: &str = concat!(
+    r"^((\d+h)?(\d+m)?(\d+s)?\d+(\.\d+)?ms|(\d+h)?(\d+m)?\d+(\.\d+)?s",
+    r"|(\d+h)?\d+(\.\d+)?m|\d+(\.\d+)?h)$"
+);
+/// Maximum length of a duration, in bytes.
+const DURATION_MAX: usize = 32;
+
+/// Schema of a duration, which [`parse_duration`] reads.
 fn duration(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "maxLength": 32, "pattern": r"^(\d+(\.\d+)?(ms|s|m|h))+$" })
+    json_schema!({ "type": "string", "maxLength": DURATION_MAX, "pattern": DURATION })
+}
+
+/// Reads a duration of a plan or step, such as `1h30m`; `None` if it is invalid.
+#[must_use]
+pub fn parse_duration(text: &str) -> Option<SignedDuration> {
+    let is_duration = text.len() <= DURATION_MAX && text.starts_with(|c: char| c.is_ascii_digit());
+    text.parse().ok().filter(|_| is_duration)
 }
 
 /// Removes the defaults of fields from a schema, which has none in KUDO: an absent field stays absent.

@@ -193,7 +193,7 @@ pub const READY: ConditionReason = reason(
     "Ready",
     True,
     "ResourcesReady",
-    "The last run of `deploy`, `update` or `upgrade` is complete, and all workloads and Pods of the Instance are healthy.",
+    "The last run of `deploy`, `update` or `upgrade` is complete, and all Deployments, StatefulSets, DaemonSets, ReplicaSets and Pods of the Instance are healthy.",
 );
 /// Workloads or Pods are not healthy.
 pub const UNHEALTHY: ConditionReason = reason(

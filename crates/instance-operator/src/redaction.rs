@@ -44,10 +44,20 @@ impl Redaction {
             let forms = forms.into_iter().filter(|form| form.len() >= LENGTH_MIN);
             texts.extend(forms.chain([quoted]));
         }
+        Self::new(texts)
+    }
+
+    fn new(mut texts: Vec<String>) -> Self {
         // A value may contain another one.
         texts.sort_by_key(|text| std::cmp::Reverse(text.len()));
         texts.dedup();
         Self { texts }
+    }
+
+    /// Returns what must not be in messages about two states of an Instance.
+    #[must_use]
+    pub fn and(self, other: &Self) -> Self {
+        Self::new(self.texts.into_iter().chain(other.texts.iter().cloned()).collect())
     }
 
     /// Removes the values from a text.

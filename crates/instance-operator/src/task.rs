@@ -9,6 +9,7 @@ mod context;
 mod delete;
 mod ownership;
 mod pipe;
+mod placeholders;
 mod render;
 mod wait;
 

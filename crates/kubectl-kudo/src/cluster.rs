@@ -128,7 +128,7 @@ impl Cluster {
         let name = instance_name(name)?;
         let found = self.instances().get_opt(name).await?;
         let namespace = &self.namespace;
-        found.with_context(|| format!("instance {namespace}/{name} does not exist in the cluster"))
+        found.with_context(|| format!("instance {namespace}/{name} does not exist"))
     }
 
     /// Returns the OperatorVersion of an Instance. Its namespace may be another one (K36).
@@ -147,13 +147,27 @@ impl Cluster {
         })
     }
 
-    /// Checks an Instance as the operator will, with the values that `parametersFrom` refers to. Returns it as
-    /// the operator observes it.
+    /// Checks an Instance as the operator will. Returns it as the operator observes it.
     ///
     /// # Errors
     ///
     /// If the spec is invalid, or a value cannot be read.
     pub(crate) async fn check(
+        &self,
+        instance: &Instance,
+        version: &OperatorVersion,
+    ) -> anyhow::Result<Observed> {
+        let observed = self.observe(instance, version).await?;
+        schedule::check(&observed).map_err(|invalid| anyhow::anyhow!("{}", invalid.message))?;
+        Ok(observed)
+    }
+
+    /// Returns an Instance as the operator observes it, with the values that `parametersFrom` refers to.
+    ///
+    /// # Errors
+    ///
+    /// If a value cannot be read.
+    pub(crate) async fn observe(
         &self,
         instance: &Instance,
         version: &OperatorVersion,
@@ -178,7 +192,6 @@ impl Cluster {
             let value = sources::value(source, object.as_ref());
             observed.sources.insert(source.name.clone(), value);
         }
-        schedule::check(&observed).map_err(|invalid| anyhow::anyhow!("{}", invalid.message))?;
         Ok(observed)
     }
 

@@ -63,13 +63,14 @@ pub struct Preview {
 }
 
 impl Preview {
-    /// Begins with a changed Instance, which is [valid](instance_operator::schedule::check).
+    /// Begins with a changed Instance, which is [valid](instance_operator::schedule::check). `former` are the
+    /// values of Secrets before the change, which its objects may contain.
     #[must_use]
-    pub fn new(mut observed: Observed, now: Timestamp) -> Self {
+    pub fn new(mut observed: Observed, former: &Redaction, now: Timestamp) -> Self {
         observed.version = observed.version.map(|version| Arc::new(serial(&version)));
         observed.spec.paused = false;
         let earlier = observed.status.history.iter().map(|run| run.uid.clone()).collect();
-        let redaction = Redaction::of(&observed);
+        let redaction = Redaction::of(&observed).and(former);
         Self {
             observed,
             redaction,

@@ -39,6 +39,9 @@ pub struct Phase {
     pub steps: Vec<Step>,
 }
 
+/// Maximum number of retries of a step.
+pub const RETRIES_MAX: u32 = 100;
+
 /// Tasks that are done together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -57,7 +60,7 @@ pub struct Step {
     pub timeout: String,
     /// How often the step is begun again after it has failed. Defaults to 0. Not KUDO's.
     #[serde(skip_serializing_if = "is_zero")]
-    #[schemars(range(max = 100))]
+    #[schemars(range(max = RETRIES_MAX))]
     pub retries: u32,
     /// What happens when the step has failed for good: Fail (default) ends the plan; Continue goes on
     /// with what follows; Pause waits until the Instance is changed or the run is cancelled. Not KUDO's.

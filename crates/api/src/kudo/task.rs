@@ -92,3 +92,10 @@ pub struct PipeFile {
     /// Key by which templates read the name of the Secret or ConfigMap.
     pub key: String,
 }
+
+/// Part of the name of what a Pipe task makes: the lower-case letters and digits of a text.
+#[must_use]
+pub fn artifact_part(text: &str) -> String {
+    let lower = text.to_lowercase();
+    lower.chars().filter(|c| c.is_ascii_lowercase() || c.is_ascii_digit()).collect()
+}

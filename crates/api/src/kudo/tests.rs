@@ -1,6 +1,8 @@
 use serde_json::{Value, json};
 
-use super::{ExecutionStatus, Instance, Operator, OperatorVersion, Strategy};
+use super::{
+    DURATION, ExecutionStatus, Instance, Operator, OperatorVersion, Strategy, parse_duration,
+};
 
 /// Reads an object as Go writes it and returns it as it is written here.
 fn written<T: serde::de::DeserializeOwned + serde::Serialize>(object: &Value) -> Value {
@@ -122,4 +124,30 @@ fn what_go_leaves_empty_is_read() {
 fn an_unknown_strategy_is_parallel() {
     let read = |text: &str| serde_json::from_value::<Strategy>(json!(text)).unwrap();
     assert_eq!([read("serial"), read("Serial")], [Strategy::Serial, Strategy::Parallel]);
+}
+
+#[test]
+fn durations_that_the_schema_accepts_are_read() {
+    let pattern = regex::Regex::new(DURATION).unwrap();
+    for (text, seconds) in [
+        ("30m", 1_800.0),
+        ("1h30m", 5_400.0),
+        ("1.5h", 5_400.0),
+        ("1h0.5m", 3_630.0),
+        ("1h1m1s", 3_661.0),
+        ("0.5s", 0.5),
+        ("1s500ms", 1.5),
+        ("1h2ms", 3_600.002),
+        ("0s", 0.0),
+    ] {
+        assert!(pattern.is_match(text), "{text}");
+        let read = parse_duration(text).map(|duration| duration.as_secs_f64());
+        assert!(read.is_some_and(|read| (read - seconds).abs() < 1e-9), "{text}: {read:?}");
+    }
+    for text in ["", "soon", "5", "5m1h", "1.5h30m", "1m1m", "-5m", "5 m", "PT5M", "1d"] {
+        assert!(!pattern.is_match(text), "{text}");
+    }
+    for text in ["", "soon", "5", "5m1h", "1.5h30m", "1m1m", "-5m", "PT5M"] {
+        assert_eq!(parse_duration(text), None, "{text}");
+    }
 }

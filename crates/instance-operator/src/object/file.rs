@@ -7,6 +7,8 @@ use super::ObjectId;
 pub struct ReadFile {
     /// Identity of the Pod.
     pub pod: ObjectId,
+    /// UID of the Pod: another one of this name has other files.
+    pub uid: String,
     /// Name of the container.
     pub container: String,
     /// Path of the file.

@@ -69,7 +69,7 @@ fn workload(object_type: &ObjectType) -> Option<Judge> {
         ("apps", "StatefulSet") => stateful_set,
         ("apps", "Deployment") => deployment,
         ("apps", "DaemonSet") => daemon_set,
-        ("apps", "ReplicaSet") => replica_set,
+        ("apps", "ReplicaSet") | ("", "ReplicationController") => replica_set,
         ("apps.kusionstack.io", "CollaSet") => kusionstack::colla_set,
         ("apps.kusionstack.io", "OperationJob") => kusionstack::operation_job,
         _ => return None,

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use podops_api::kudo::{ExecutionStatus, OnFailure, Step, StepStatus};
+use podops_api::kudo::{ExecutionStatus, OnFailure, Step, StepStatus, parse_duration};
 use podops_client::backoff::{self, Kind};
 
 use crate::{
@@ -12,8 +12,7 @@ use crate::{
 
 /// Returns the time at which something takes too long; `None` if it has no limit.
 pub(super) fn time_limit(started: Timestamp, timeout: &str) -> Option<Timestamp> {
-    let timeout: SignedDuration = timeout.parse().ok()?;
-    started.checked_add(timeout).ok()
+    started.checked_add(parse_duration(timeout)?).ok()
 }
 
 /// Begins the next attempt if it is due; returns whether one is under way.

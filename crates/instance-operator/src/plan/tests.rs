@@ -499,6 +499,32 @@ fn a_child_refers_to_the_secrets_of_its_parent() {
     }
 }
 
+/// An Instance of a template is no child of a task, and cannot refer to the Secret by itself.
+#[test]
+fn an_applied_instance_contains_no_value_of_a_secret() {
+    let applied = |parameters: &str| {
+        let instance = format!(
+            "apiVersion: kudo.dev/v1beta1\nkind: Instance\nmetadata:\n  name: other\nspec:\n  operatorVersion:\n    \
+             name: zoo\n  parameters:\n    P: {parameters}\n"
+        );
+        let phases = json!([phase("serial", &[step("a", &["a"])])]);
+        let mut version = version(&phases, &json!({ "a": instance }));
+        version["parameters"] = json!([{ "name": "PASSWORD" }]);
+        let mut world = World::new(&version, &json!({}));
+        refer_to_secret(&mut world, "PASSWORD");
+        world.reconcile();
+        world
+    };
+    let safe = applied("\"{{ .Name }}\"");
+    assert!(safe.object("Instance", "other").is_some(), "{:?}", safe.step("a"));
+    for parameters in ["\"x{{ .Params.PASSWORD }}\"", "{{ b64enc .Params.PASSWORD }}"] {
+        let world = applied(parameters);
+        assert_eq!((world.plan("deploy").as_str(), world.log.len()), ("FATAL_ERROR", 0));
+        let (_, message) = world.step("a");
+        assert!(message.contains("depend on the value of a Secret"), "{message}");
+    }
+}
+
 /// K20: KUDO reads the OperatorVersion of a child from the namespace of the Instance.
 #[test]
 fn a_child_names_the_namespace_of_its_version() {
@@ -687,6 +713,19 @@ fn keys_of_pipes_are_unique_in_a_plan() {
         "{:?}",
         world.events
     );
+}
+
+#[test]
+fn keys_of_a_pipe_have_different_objects() {
+    let mut version = piping(PIPE_POD);
+    let tasks = version["tasks"].as_array_mut().unwrap();
+    let files = tasks.last_mut().unwrap()["spec"]["pipe"].as_array_mut().unwrap();
+    files.push(json!({ "file": "/work/other.pem", "kind": "Secret", "key": "C-ert" }));
+    let mut world = World::new(&version, &json!({}));
+    world.reconcile();
+    assert_eq!((world.plan("deploy").as_str(), world.log.len()), ("FATAL_ERROR", 0));
+    let message = world.step("make").1;
+    assert!(message.contains("pipe keys Cert and C-ert have the same object"), "{message}");
 }
 
 #[test]

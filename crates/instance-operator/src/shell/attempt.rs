@@ -22,11 +22,7 @@ use super::{
     watches::{Sighting, Watches},
 };
 use crate::{
-    object::{
-        ObjectId, ObjectType,
-        file::{FileRead, ReadFile},
-        text,
-    },
+    object::{ObjectId, ObjectType, text},
     object_write::{Needs, ObjectWrite, record},
     plan::{self, Plan},
     reasons,
@@ -128,14 +124,7 @@ impl Access<'_> {
                 }
             }
         }
-        let until = tokio::time::Instant::now() + files::TIMEOUT;
-        let files = needs.files.iter().cloned().map(|file| async move {
-            let read = files::read(&self.objects.client, &file, until).await;
-            (file, read)
-        });
-        let files: Vec<(ReadFile, Result<FileRead, files::Error>)> =
-            stream::iter(files).buffer_unordered(READS).collect().await;
-        for (file, read) in files {
+        for (file, read) in files::read(self.objects, &needs.files).await {
             match read {
                 Ok(read) => drop(observed.files.insert(file, read)),
                 Err(error) => {

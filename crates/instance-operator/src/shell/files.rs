@@ -1,25 +1,35 @@
 //! Reads files of Pods, by the command `cat` in a container.
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
+use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client,
     api::{AttachParams, AttachedProcess},
 };
+use serde_json::Value;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, copy, sink},
     time::{Instant, timeout_at},
 };
 
-use super::objects::response_of;
+use super::objects::{Objects, response_of};
 use crate::{
-    object::file::{FileRead, ReadFile},
+    object::{
+        file::{FileRead, ReadFile},
+        text,
+    },
     task::FILE_BYTES_MAX,
 };
 
+/// Number of concurrent commands.
+const COMMANDS: usize = 8;
 /// Timeout for reading all files that an attempt needs: a reconcile is abandoned after a minute.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest message of a command that fails, in bytes.
 const MESSAGE_MAX: usize = 500;
 /// Buffer for the file's content, in bytes.
@@ -37,18 +47,59 @@ pub(super) enum Error {
     /// The command takes too long.
     #[error("no result within {}s", TIMEOUT.as_secs())]
     Timeout,
+    /// Another Pod has the name, and may be the one in which the command ran.
+    #[error("the Pod was replaced while the file was read")]
+    Replaced,
+    /// It is not known whether the Pod was replaced.
+    #[error("{0}")]
+    Check(String),
 }
 
-/// Reads a file, until a time at the latest.
+/// Files that were read, or why they were not. KUDO's plans fail if a command was not started, or did not
+/// end (K28).
+pub(super) type Reads = Vec<(ReadFile, Result<FileRead, Error>)>;
+
+/// Reads files, and then the UIDs of their Pods. A command runs in the Pod that has the name at that moment:
+/// an operator that was paused must not read the Pod of a later run, which another leader has made.
+pub(super) async fn read(objects: &Objects<'_>, files: &BTreeSet<ReadFile>) -> Reads {
+    let until = Instant::now() + TIMEOUT;
+    let reads = files.iter().cloned().map(|file| async move {
+        let read = read_one(&objects.client, &file, until).await;
+        (file, read)
+    });
+    let mut reads: Reads = stream::iter(reads).buffer_unordered(COMMANDS).collect().await;
+    let mut pods = BTreeMap::new();
+    for file in files {
+        if !pods.contains_key(&file.pod) {
+            let pod = objects.read_metadata(&file.pod).await.map_err(|error| error.message());
+            pods.insert(&file.pod, pod);
+        }
+    }
+    for (file, read) in &mut reads {
+        if read.is_ok()
+            && let Err(error) = check(file, &pods[&file.pod])
+        {
+            *read = Err(error);
+        }
+    }
+    reads
+}
+
+/// Checks that a file was read in the Pod that is meant, by the state of the Pod after that.
 ///
 /// # Errors
 ///
-/// If the command was not started, or did not end. KUDO's plans fail then (K28).
-pub(super) async fn read(
-    client: &Client,
-    file: &ReadFile,
-    until: Instant,
-) -> Result<FileRead, Error> {
+/// If it is another Pod, or not known.
+fn check(file: &ReadFile, pod: &Result<Option<Value>, String>) -> Result<(), Error> {
+    match pod {
+        Ok(Some(pod)) if text(pod, "/metadata/uid") == file.uid => Ok(()),
+        Ok(_) => Err(Error::Replaced),
+        Err(message) => Err(Error::Check(message.clone())),
+    }
+}
+
+/// Reads a file, until a time at the latest.
+async fn read_one(client: &Client, file: &ReadFile, until: Instant) -> Result<FileRead, Error> {
     let pods = Api::<Pod>::namespaced(client.clone(), &file.pod.namespace);
     let params = AttachParams::default()
         .container(&file.container)
@@ -98,4 +149,29 @@ async fn read_up_to(output: Option<impl AsyncRead + Unpin>, limit: usize) -> Vec
         drop(rest);
     }
     content
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::object::ObjectId;
+
+    #[test]
+    fn a_file_of_a_replaced_pod_is_not_used() {
+        let id = ObjectId::default();
+        let file = |uid: &str| ReadFile {
+            pod: id.clone(),
+            uid: uid.to_owned(),
+            container: String::new(),
+            path: String::new(),
+        };
+        let pod = Ok(Some(json!({ "metadata": { "uid": "new" } })));
+        assert!(check(&file("new"), &pod).is_ok());
+        assert!(matches!(check(&file("old"), &pod), Err(Error::Replaced)));
+        assert!(matches!(check(&file("old"), &Ok(None)), Err(Error::Replaced)));
+        let denied = check(&file("old"), &Err("denied".to_owned()));
+        assert!(matches!(denied, Err(Error::Check(message)) if message == "denied"));
+    }
 }

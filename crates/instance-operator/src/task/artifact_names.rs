@@ -2,19 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use podops_api::kudo::artifact_part;
+
 use super::context::{TaskContext, TaskPath};
 
 /// Returns the name of the Secret or ConfigMap of a Pipe task with this key, or of its Pod, with `pipepod`.
 #[must_use]
 pub fn name(instance: &str, path: &TaskPath<'_>, suffix: &str) -> String {
     let parts = [instance, path.plan, path.phase, path.step, path.task, suffix];
-    parts.map(part).join(".")
-}
-
-/// Part of a name: its lower-case letters and digits.
-fn part(text: &str) -> String {
-    let lower = text.to_lowercase();
-    lower.chars().filter(|c| c.is_ascii_lowercase() || c.is_ascii_digit()).collect()
+    parts.map(artifact_part).join(".")
 }
 
 /// Names of the artifacts of all Pipe tasks of the plan that runs, by key.

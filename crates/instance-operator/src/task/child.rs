@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{
     apply::{Ownership, apply},
     context::{TaskContext, TaskFailure, TaskState, Work},
+    placeholders::Placeholders,
     render,
 };
 use crate::{
@@ -18,7 +19,6 @@ use crate::{
         enhance::{HERITAGE, INSTANCE, OPERATOR},
     },
     reasons,
-    redaction::secret_values,
 };
 
 pub(super) fn advance(
@@ -88,20 +88,13 @@ fn parameters(task: &Task, context: &TaskContext<'_>) -> Result<Parameters, Task
         return Ok(Parameters::default());
     }
     let mut plain = rendered(file, context, context.parameters.clone())?;
-    let secrets: BTreeMap<String, &ParameterSource> = secret_values(context.observed)
-        .map(|(source, _)| (format!("placeholder-of-parameter-{}", source.name), source))
-        .collect();
-    if secrets.is_empty() {
+    let Some(placeholders) = Placeholders::of(context) else {
         return Ok(Parameters { plain, references: Vec::new() });
-    }
-    let mut placeholders = context.parameters.clone();
-    for (placeholder, source) in &secrets {
-        placeholders.insert(source.name.clone(), json!(placeholder));
-    }
-    let hidden = rendered(file, context, placeholders)?;
+    };
+    let hidden = rendered(file, context, placeholders.parameters)?;
     let mut references = Vec::new();
     for (name, value) in &hidden {
-        if let Some(source) = secrets.get(value) {
+        if let Some(source) = placeholders.sources.get(value) {
             references.push(ParameterSource { name: name.clone(), ..(*source).clone() });
             plain.remove(name);
         }

@@ -8,7 +8,7 @@ mod pod;
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use podops_api::kudo::{PipeFile, Task};
+use podops_api::kudo::{PipeFile, Task, artifact_part};
 use serde_json::Value;
 
 use self::artifact::artifact;
@@ -26,6 +26,7 @@ use crate::{
         enhance::RUN,
         file::{FileRead, ReadFile},
         health::{Health, health},
+        text,
     },
     object_write::entry,
     reasons,
@@ -71,20 +72,20 @@ pub(super) fn advance(
         // The files of an earlier run, which was ended, are not those of this one.
         return Ok(remove_pod(&pod_id, live, context, work));
     }
-    match live.map(|live| health(live)) {
-        None => apply_pod(pod, context, work),
-        Some(Health::Waiting(reason)) => {
+    let Some(live) = live else { return apply_pod(pod, context, work) };
+    match health(live) {
+        Health::Waiting(reason) => {
             work.awaited.insert(pod_id.clone());
             Ok(TaskState::Waiting(vec![format!("{pod_id}: {reason}")]))
         }
         // An earlier attempt made it.
-        Some(Health::Failed(_)) if !is_of_attempt(&pod_id, context, work) => {
-            Ok(remove_pod(&pod_id, live, context, work))
+        Health::Failed(_) if !is_of_attempt(&pod_id, context, work) => {
+            Ok(remove_pod(&pod_id, Some(live), context, work))
         }
-        Some(Health::Failed(reason)) => {
+        Health::Failed(reason) => {
             Err(TaskFailure::new(&reasons::PIPE_TASK_ERROR, format!("{pod_id}: {reason}")))
         }
-        Some(Health::Healthy) => apply_artifacts(&pod_id, &missing, context, work),
+        Health::Healthy => apply_artifacts(live, &missing, context, work),
     }
 }
 
@@ -113,6 +114,16 @@ fn check(task: &Task, context: &TaskContext<'_>) -> Result<(), TaskFailure> {
         let used = tasks_of_plan(context).into_iter().flat_map(|task| &task.spec.pipe);
         if used.filter(|other| other.key == file.key).count() > 1 {
             return failed(format!("pipe key {} is used twice", file.key));
+        }
+        let part = artifact_part(&file.key);
+        let same = task.spec.pipe.iter().find(|other| {
+            other.key != file.key && other.kind == file.kind && artifact_part(&other.key) == part
+        });
+        if let Some(other) = same {
+            return failed(format!(
+                "pipe keys {} and {} have the same object, because its name has only letters and digits of them",
+                file.key, other.key
+            ));
         }
     }
     Ok(())
@@ -175,17 +186,22 @@ fn apply_pod(
     Ok(apply(vec![pod], Ownership::Kept, context, work)?.into_state())
 }
 
-/// Reads the files that are not known yet, and applies their artifacts.
+/// Reads the files of a Pod that are not known yet, and applies their artifacts.
 fn apply_artifacts(
-    pod: &ObjectId,
+    pod: &Value,
     missing: &[(&PipeFile, &ObjectId)],
     context: &TaskContext<'_>,
     work: &mut Work<'_>,
 ) -> Result<TaskState, TaskFailure> {
     let mut artifacts = Vec::new();
+    let (pod, uid) = (ObjectId::of(pod), text(pod, "/metadata/uid"));
     for (file, id) in missing {
-        let (container, path) = (pod::WAITER.to_owned(), path_of(file).to_owned());
-        let read = ReadFile { pod: pod.clone(), container, path };
+        let read = ReadFile {
+            pod: pod.clone(),
+            uid: uid.to_owned(),
+            container: pod::WAITER.to_owned(),
+            path: path_of(file).to_owned(),
+        };
         match context.observed.files.get(&read) {
             None => drop(work.needs.files.insert(read)),
             Some(FileRead::Content(bytes)) => {

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::{
     artifact_names,
     context::{TaskContext, TaskFailure},
+    placeholders::Placeholders,
 };
 use crate::{
     object::{ObjectId, expressions, leave, object_type, text},
@@ -49,7 +50,7 @@ pub(super) fn rendered(
     let data = data(context);
     let (mut objects, mut size_left) = (Vec::new(), TASK_BYTES_MAX);
     for resource in resources {
-        let rendered = render(resource, &data, context)?;
+        let (rendered, first) = (render(resource, &data, context)?, objects.len());
         for document in yaml::documents(&rendered) {
             let object = yaml::read(document).map_err(|error| {
                 TaskFailure::new(
@@ -62,6 +63,7 @@ pub(super) fn rendered(
                 objects.push(checked(object, resource)?);
             }
         }
+        check_instances(&objects[first..], resource, &data, context)?;
     }
     Ok(objects)
 }
@@ -110,6 +112,40 @@ pub(super) fn names(context: &TaskContext<'_>, with_path: bool) -> BTreeMap<Stri
         names.extend([("PlanName", path.plan), ("PhaseName", path.phase), ("StepName", path.step)]);
     }
     names.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// Checks that the Instances of a template have no value of a Secret among their parameters, which each user
+/// who may read them sees: these are the same with placeholders for such values.
+fn check_instances(
+    objects: &[Rendered],
+    resource: &str,
+    data: &Data,
+    context: &TaskContext<'_>,
+) -> Result<(), TaskFailure> {
+    let parameters: Vec<&Value> =
+        objects.iter().filter_map(|rendered| parameters_of_instance(&rendered.object)).collect();
+    let Some(placeholders) = Placeholders::of(context).filter(|_| !parameters.is_empty()) else {
+        return Ok(());
+    };
+    let data = Data { parameters: placeholders.parameters, ..data.clone() };
+    let text = render(resource, &data, context)?;
+    let hidden = yaml::documents(&text).into_iter().filter_map(|text| yaml::read(text).ok());
+    let hidden: Vec<Value> = hidden.collect();
+    let hidden: Vec<&Value> = hidden.iter().filter_map(parameters_of_instance).collect();
+    if parameters == hidden {
+        return Ok(());
+    }
+    let message = format!(
+        "template {resource}: the parameters of an Instance depend on the value of a Secret, which must not be \
+         in the spec of an Instance; refer to the Secret by parametersFrom"
+    );
+    Err(TaskFailure::new(&reasons::TASK_RENDERING_ERROR, message))
+}
+
+/// Parameters of an object; `None` if it is no Instance, or has none.
+fn parameters_of_instance(object: &Value) -> Option<&Value> {
+    let is_instance = object_type(object).is("kudo.dev", "Instance");
+    object.pointer("/spec/parameters").filter(|_| is_instance)
 }
 
 /// Object of a template.

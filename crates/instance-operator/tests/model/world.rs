@@ -615,13 +615,13 @@ impl World {
     }
 
     /// Reads files of Pods, whose content is the UID of the Pod: each makes another one. Returns whether the
-    /// Pods run.
+    /// Pods are those that are meant, and run.
     fn read_files(&self, attempt: &mut Attempt, files: &BTreeSet<ReadFile>) -> bool {
         for file in files {
             let pod = self.objects.get(&key(&file.pod));
-            let Some(pod) = pod.filter(|pod| pod["status"]["phase"] == "Running") else {
-                return false;
-            };
+            let is_meant = |pod: &&Json| pod["metadata"]["uid"] == file.uid.as_str();
+            let is_running = |pod: &&Json| pod["status"]["phase"] == "Running";
+            let Some(pod) = pod.filter(is_meant).filter(is_running) else { return false };
             let content = pod["metadata"]["uid"].to_string();
             attempt.files.push((Hashed::new(file.clone()), content));
         }

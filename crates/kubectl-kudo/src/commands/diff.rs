@@ -4,6 +4,7 @@ use anyhow::{Context as _, anyhow};
 use instance_operator::{
     object::ObjectId,
     object_write::ObjectWrite,
+    redaction::Redaction,
     view::{Observed, version_key},
 };
 use kube::ResourceExt as _;
@@ -45,6 +46,7 @@ pub(crate) async fn diff(
 ) -> anyhow::Result<()> {
     let format = Format::parse(diff.output.as_deref())?;
     let Changed { mut instance, version, resolved } = changed(connection, cluster, &diff).await?;
+    let former = Redaction::of(&cluster.observe(&instance, &version).await?);
     given(&diff.values)?.set(&mut instance.spec);
     if let Some(plan) = diff.name {
         instance.spec.plan_execution.plan_name = plan;
@@ -52,7 +54,8 @@ pub(crate) async fn diff(
     }
     instance.metadata.generation = instance.metadata.generation.map(|known| known + 1);
     let observed = cluster.check(&instance, &version).await?;
-    let mut previews = Previews { cluster, resolved, live: Live::new(cluster.client.clone()) };
+    let live = Live::new(cluster.client.clone());
+    let mut previews = Previews { cluster, resolved, former, live };
     let runs = previews.runs(observed, 0).await?;
     let has_effect = runs.iter().any(PreviewedRun::has_effect);
     if format == Format::Text {
@@ -113,6 +116,8 @@ fn new_instance(name: &str, namespace: &str) -> Instance {
 struct Previews<'a> {
     cluster: &'a Cluster,
     resolved: Vec<OperatorVersion>,
+    /// Values of Secrets before the change.
+    former: Redaction,
     live: Live,
 }
 
@@ -127,7 +132,7 @@ impl Previews<'_> {
         observed: Observed,
         depth: usize,
     ) -> anyhow::Result<Vec<PreviewedRun>> {
-        let mut preview = Preview::new(observed, clock::now());
+        let mut preview = Preview::new(observed, &self.former, clock::now());
         complete(&mut preview, &mut self.live).await?;
         for child in preview.children() {
             let id = ObjectId::of(&child);

@@ -1,6 +1,9 @@
 use std::collections::BTreeMap;
 
-use instance_operator::object::{Scope, object_type};
+use instance_operator::{
+    object::{Scope, object_type},
+    view::SourceValue,
+};
 use podops_api::kudo::InstanceStatus;
 
 use super::*;
@@ -44,7 +47,7 @@ fn observed(version: &Value) -> Observed {
 /// Previews on these objects. Returns what it has found, and the Instance and objects afterwards, as they
 /// would be.
 fn preview(observed: Observed, objects: &mut Objects) -> (Vec<PreviewedRun>, InstanceStatus) {
-    let mut preview = Preview::new(observed, Timestamp::UNIX_EPOCH);
+    let mut preview = Preview::new(observed, &Redaction::default(), Timestamp::UNIX_EPOCH);
     complete(&mut preview, objects);
     let status = preview.observed.status.clone();
     (preview.into_runs(), status)
@@ -201,7 +204,8 @@ fn child_instances_that_would_change_are_known() {
     toggle["spec"]["parameter"] = json!("ON");
     let version = version(&json!([toggle]), &json!({ "child": child }), &["child"]);
     let mut objects = Objects::new();
-    let mut created = Preview::new(observed(&version), Timestamp::UNIX_EPOCH);
+    let mut created =
+        Preview::new(observed(&version), &Redaction::default(), Timestamp::UNIX_EPOCH);
     complete(&mut created, &mut objects);
     let children = created.children();
     assert_eq!(children[0]["spec"]["parameters"]["P"], "1");
@@ -214,7 +218,7 @@ fn child_instances_that_would_change_are_known() {
 
     let mut off = Observed { status, generation: 2, ..observed(&version) };
     off.spec.parameters.insert("ON".to_owned(), "false".to_owned());
-    let mut deleted = Preview::new(off, Timestamp::UNIX_EPOCH);
+    let mut deleted = Preview::new(off, &Redaction::default(), Timestamp::UNIX_EPOCH);
     complete(&mut deleted, &mut objects);
     let children = deleted.children();
     assert_eq!(children[0]["metadata"]["deletionTimestamp"], "1970-01-01T00:00:00Z");
@@ -282,4 +286,27 @@ fn secrets_are_hidden_and_pipes_have_their_objects() {
     let found = text(&runs);
     assert!(found.contains("stringData.p: [redacted] -> [redacted]"), "{found}");
     assert!(!found.contains("hunter2"), "{found}");
+}
+
+/// `plan diff` shows what the objects contain, also if the Instance refers to another Secret then.
+#[test]
+fn former_values_of_secrets_are_hidden() {
+    let version = version(&json!([apply("config")]), &json!({ "config": CONFIG }), &["config"]);
+    let referring = |secret: &str, value: &str| {
+        let mut observed = observed(&version);
+        let source = json!([{ "name": "P", "secretKeyRef": { "name": secret, "key": "k" } }]);
+        observed.spec.parameters_from = serde_json::from_value(source).unwrap();
+        let value = SourceValue { value: Some(value.to_owned()), ..SourceValue::default() };
+        observed.sources.insert("P".to_owned(), value);
+        observed
+    };
+    let former = referring("old", "hunter2");
+    let mut objects = Objects::new();
+    let (_, status) = preview(former.clone(), &mut objects);
+    let changed = Observed { status, generation: 2, ..referring("new", "correct horse") };
+    let mut preview = Preview::new(changed, &Redaction::of(&former), Timestamp::UNIX_EPOCH);
+    complete(&mut preview, &mut objects);
+    let found = text(&preview.into_runs());
+    assert!(found.contains("[redacted] -> [redacted]"), "{found}");
+    assert!(!found.contains("hunter2") && !found.contains("correct horse"), "{found}");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use podops_api::kudo::InstancePlan;
+use podops_api::kudo::{InstancePlan, RETRIES_MAX, parse_duration};
 
 use super::report::{Report, duplicates};
 use crate::package::Package;
@@ -24,6 +24,29 @@ pub(super) fn verify(package: &Package, report: &mut Report) {
     }
     for duplicate in duplicate_names(plans) {
         report.error(duplicate);
+    }
+    for (plan, content) in plans {
+        verify_limits(plan, content, report);
+    }
+}
+
+/// Verifies the time limits of a plan and its steps, and how often a step is begun again.
+fn verify_limits(name: &str, plan: &InstancePlan, report: &mut Report) {
+    let is_limit = |text: &str| text.is_empty() || parse_duration(text).is_some();
+    if !is_limit(&plan.timeout) {
+        report.error(format!("timeout {:?} of plan {name:?} is no duration", plan.timeout));
+    }
+    for phase in &plan.phases {
+        for step in &phase.steps {
+            let subject =
+                format!("step {:?} of phase {:?} of plan {name:?}", step.name, phase.name);
+            if !is_limit(&step.timeout) {
+                report.error(format!("timeout {:?} of {subject} is no duration", step.timeout));
+            }
+            if step.retries > RETRIES_MAX {
+                report.error(format!("{} retries of {subject} exceed {RETRIES_MAX}", step.retries));
+            }
+        }
     }
 }
 

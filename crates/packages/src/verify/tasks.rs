@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use podops_api::kudo::Task;
+use podops_api::kudo::{PipeFile, Task, artifact_part};
 use podops_expressions::{Expression, OBJECT};
 
 use super::report::{Report, duplicates};
@@ -109,6 +109,9 @@ fn pipe_error(task: &Task) -> Option<String> {
     if spec.pipe.is_empty() {
         return Some(format!("task '{name}' does not have pipe files specified"));
     }
+    let is_same_object = |a: &PipeFile, b: &PipeFile| {
+        a.key != b.key && a.kind == b.kind && artifact_part(&a.key) == artifact_part(&b.key)
+    };
     spec.pipe.iter().find_map(|file| {
         let key = &file.key;
         let is_valid_key = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
@@ -124,7 +127,12 @@ fn pipe_error(task: &Task) -> Option<String> {
         } else if key.is_empty() || !key.bytes().all(is_valid_key) {
             Some(format!("pipe task '{name}' has the invalid key '{key}'"))
         } else {
-            None
+            let other = spec.pipe.iter().find(|other| is_same_object(file, other))?;
+            Some(format!(
+                "pipe task '{name}': keys '{key}' and '{}' have the same object, because its name has \
+                 only letters and digits of them",
+                other.key
+            ))
         }
     })
 }

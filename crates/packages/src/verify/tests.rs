@@ -242,6 +242,11 @@ fn files_of_pipes_are_verified() {
         &file("file: /a, kind: Secret, key: a.b"),
         "pipe task 'app' has the invalid key 'a.b'",
     );
+    check_pipe(
+        "pod: app.yaml, pipe: [{file: /a, kind: Secret, key: a-b}, {file: /b, kind: Secret, key: ab}]",
+        "pipe task 'app': keys 'a-b' and 'ab' have the same object, because its name has only letters and \
+         digits of them",
+    );
 }
 
 #[test]
@@ -292,6 +297,18 @@ fn plans_are_verified() {
         &format!("{step}, {step}"),
         &[r#"step "app" of phase "main" of plan "deploy" has a duplicate"#],
     );
+    let limits = |fields: &str| format!("{{name: app, tasks: [app], {fields}}}");
+    let named = r#"step "app" of phase "main" of plan "deploy""#;
+    check(
+        OPERATOR_FILE,
+        step,
+        &limits("timeout: soon, retries: 101"),
+        &[
+            &format!(r#"timeout "soon" of {named} is no duration"#),
+            &format!("101 retries of {named} exceed 100"),
+        ],
+    );
+    check(OPERATOR_FILE, step, &limits("timeout: 1h30m, retries: 100"), &[]);
     let phase = format!("{{name: main, strategy: serial, steps: [{step}]}}");
     check(
         OPERATOR_FILE,

@@ -103,6 +103,13 @@ fn other_workloads_are_healthy_when_their_pods_are() {
     let status = json!({ "observedGeneration": 2, "readyReplicas": 1 });
     check("apps/v1", "ReplicaSet", &json!({}), &status, "");
     check("apps/v1", "ReplicaSet", &json!({ "replicas": 2 }), &status, "1 of 2 Pods are ready");
+    check(
+        "v1",
+        "ReplicationController",
+        &json!({ "replicas": 2 }),
+        &status,
+        "1 of 2 Pods are ready",
+    );
     let status =
         |ready_status: &str| json!({ "observedGeneration": 2, "conditions": ready(ready_status) });
     check("apps.kusionstack.io/v1alpha1", "CollaSet", &json!({}), &status("True"), "");
