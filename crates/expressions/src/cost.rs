@@ -101,6 +101,21 @@ impl Size {
     }
 }
 
+/// Returns the number of steps in whose time a JSON value is converted to one of the interpreter.
+pub(super) fn conversion_steps(value: &Json) -> usize {
+    match value {
+        Json::Null | Json::Bool(_) | Json::Number(_) => 1,
+        Json::String(text) => 1 + text.len() / BYTES_PER_STEP,
+        Json::Array(items) => 1 + items.iter().map(conversion_steps).sum::<usize>(),
+        Json::Object(fields) => {
+            let fields = fields
+                .iter()
+                .map(|(key, value)| 1 + key.len() / BYTES_PER_STEP + conversion_steps(value));
+            1 + fields.sum::<usize>()
+        }
+    }
+}
+
 /// Returns an upper bound of the cost of evaluating `expression` with variables of this total size.
 pub(super) fn cost(expression: &IdedExpr, variables: Size) -> Cost {
     Estimator { variables, bound: Vec::new() }.estimate(expression).cost

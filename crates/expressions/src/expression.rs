@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use serde_json::Value as Json;
 
 use super::{
-    cost::{Size, cost, entry_parts},
+    cost::{Size, conversion_steps, cost, entry_parts},
     types::{Variables, is_never_bool, unknown_field},
 };
 
@@ -228,8 +228,8 @@ impl Expression {
         fields
     }
 
-    /// Evaluates the expression with values of its variables, in their order, and takes its steps from
-    /// `steps_left`.
+    /// Evaluates the expression with values of its variables, in their order, and takes its steps, and those of
+    /// converting the values, from `steps_left`.
     ///
     /// # Errors
     ///
@@ -245,7 +245,9 @@ impl Expression {
         if cost.steps > STEPS_MAX || cost.bytes > BYTES_MAX {
             return Err(EvaluationError::TooExpensive);
         }
-        let left = steps_left.get().checked_sub(cost.steps).ok_or(EvaluationError::NoStepsLeft)?;
+        let converted: usize = values.iter().map(|value| conversion_steps(value)).sum();
+        let left = steps_left.get().checked_sub(cost.steps.saturating_add(converted));
+        let left = left.ok_or(EvaluationError::NoStepsLeft)?;
         steps_left.set(left);
         let mut context = Context::with_env(ENV.clone());
         for (name, value) in self.variables.iter().zip(values) {

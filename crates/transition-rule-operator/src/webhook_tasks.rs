@@ -25,7 +25,13 @@ pub use rule_webhook::TaskState;
 #[derive(Debug, Default)]
 pub struct WebhookTasks {
     rules: BTreeMap<RuleRef, RuleWebhook>,
+    /// Approximate size of the requests that are queued or in progress, in bytes.
+    queued: usize,
 }
+
+/// Maximum size of the requests of a namespace that are queued or in progress, in bytes; each has up to
+/// [`REQUEST_MAX`], and a namespace may have thousands of webhook rules.
+const QUEUED_MAX: usize = 4 * REQUEST_MAX;
 
 /// State of the webhooks of one namespace, and the tasks that another process started.
 #[derive(Clone, Debug, Default)]
@@ -75,8 +81,8 @@ impl WebhookTasks {
         synced
     }
 
-    /// Starts a planned call. Returns `None` if the rule no longer exists or its last request is
-    /// still in progress.
+    /// Starts a planned call. Returns `None` if the rule no longer exists, its last request is still in
+    /// progress, or too much is queued: the reconcile after the next response starts it.
     pub fn start(
         &mut self,
         call: &WebhookCall,
@@ -87,7 +93,7 @@ impl WebhookTasks {
         let rule = observed.webhook_rules().find(|defined| defined.is(&call.rule_ref))?.rule;
         let spec = rule.spec.webhook.as_ref()?;
         let webhook = self.rules.get_mut(&call.rule_ref)?;
-        if webhook.in_flight {
+        if webhook.in_flight || self.queued > QUEUED_MAX - REQUEST_MAX {
             return None;
         }
         if let Some(backoff) = webhook.backoff.clone().filter(|backoff| now < backoff.until) {
@@ -103,11 +109,11 @@ impl WebhookTasks {
                 webhook.fail(std::iter::once(subject), &error, now + PAUSE_MAX);
                 continue;
             };
-            size += resource.size();
-            if size > REQUEST_MAX {
+            if size + resource.size() > REQUEST_MAX {
                 // The next request contains the rest: what one builds is limited, too.
                 break;
             }
+            size += resource.size();
             resources.push(resource);
             subjects.insert(name.clone(), subject.clone());
         }
@@ -115,6 +121,7 @@ impl WebhookTasks {
             return Some(CallStart::Failed);
         }
         webhook.begin_request(subjects.values());
+        self.queued += size;
         let request = Request {
             trace_id: new_trace_id(),
             rule_name: call.rule_ref.rule.clone(),
@@ -138,6 +145,10 @@ impl WebhookTasks {
         response: Result<&[u8], &WebhookError>,
         now: Timestamp,
     ) -> Option<u64> {
+        if let JobKind::Call { request, .. } = &job.kind {
+            // This may be newer than the request: a namespace loses it with its last webhook rule.
+            self.queued = self.queued.saturating_sub(request.size());
+        }
         self.webhook(job)?.record_response(subjects, response, now)
     }
 
@@ -230,24 +241,64 @@ mod tests {
         }
     }
 
+    const RULE: &str = "gate";
+
+    fn rule_ref(rule: &str) -> RuleRef {
+        RuleRef { uid: RULE.into(), rule: rule.to_owned() }
+    }
+
+    fn subject(pod: &PodName) -> Subject {
+        Subject { uid: pod.as_str().into(), instances: String::new() }
+    }
+
+    /// Call of a rule about all Pods.
+    fn call(rule: &str, observed: &Observed) -> WebhookCall {
+        let subjects = observed.pods.iter().map(|pod| (pod.name.clone(), subject(&pod.name)));
+        let (rule_ref, subjects) = (rule_ref(rule), subjects.collect());
+        WebhookCall { rule_ref, stage: RuleStage::PreCheck, subjects }
+    }
+
+    #[test]
+    fn the_requests_of_a_namespace_have_a_limited_size() {
+        let mut observed = observed(&[900 << 10]);
+        let defined = observed.rules[0].rules[0].clone();
+        let names: Vec<String> = (0..8).map(|n| format!("rule-{n}")).collect();
+        observed.rules[0].rules = names
+            .iter()
+            .map(|name| {
+                let mut rule = defined.clone();
+                rule.spec.name.clone_from(name);
+                rule
+            })
+            .collect();
+        let (mut tasks, now) = (WebhookTasks::default(), Timestamp::UNIX_EPOCH);
+        tasks.sync("shop", &observed, now);
+        let start = |name: &str, tasks: &mut WebhookTasks| {
+            tasks.start(&call(name, &observed), &observed, now, String::new)
+        };
+        let started: Vec<Option<CallStart>> =
+            names.iter().map(|name| start(name, &mut tasks)).collect();
+        assert_eq!(started.iter().flatten().count(), 4, "of 900 KiB each: {started:?}");
+        let Some(CallStart::Queued(job)) = &started[0] else { panic!("{started:?}") };
+        let JobKind::Call { subjects, .. } = &job.kind else { panic!("{job:?}") };
+        tasks.record_response(job, subjects, Err(&WebhookError::Unreachable), now);
+        assert!(matches!(start(&names[4], &mut tasks), Some(CallStart::Queued(_))));
+        assert!(start(&names[5], &mut tasks).is_none(), "there is room for one");
+    }
+
     #[test]
     fn large_parameters_are_split_into_requests_of_limited_size() {
         let observed = observed(&[2 << 20, 400 << 10, 400 << 10, 400 << 10, 2 << 20]);
-        let rule_ref = RuleRef { uid: "gate".into(), rule: "gate".to_owned() };
-        let subject =
-            |pod: &PodName| Subject { uid: pod.as_str().into(), instances: String::new() };
-        let subjects: BTreeMap<PodName, Subject> =
-            observed.pods.iter().map(|pod| (pod.name.clone(), subject(&pod.name))).collect();
-        let call = WebhookCall { rule_ref: rule_ref.clone(), stage: RuleStage::PreCheck, subjects };
         let mut tasks = WebhookTasks::default();
         tasks.sync("shop", &observed, Timestamp::UNIX_EPOCH);
+        let call = call(RULE, &observed);
         let started = tasks.start(&call, &observed, Timestamp::UNIX_EPOCH, String::new);
         let Some(CallStart::Queued(job)) = started else { panic!("{started:?}") };
         let JobKind::Call { request, .. } = &job.kind else { panic!("{job:?}") };
         let sent: Vec<&str> =
             request.resources.iter().map(|resource| resource.name.as_str()).collect();
         assert_eq!(sent, ["web-1", "web-2"], "a third Pod exceeds 1 MiB");
-        let verdicts = &tasks.rules[&rule_ref].verdicts;
+        let verdicts = &tasks.rules[&rule_ref(RULE)].verdicts;
         let too_large = &verdicts[&subject(&"web-0".into())];
         let expected = WebhookError::RequestTooLarge.to_string();
         assert!(

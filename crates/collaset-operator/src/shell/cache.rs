@@ -239,10 +239,24 @@ pub(crate) fn controller<'a, K: Resource>(object: &'a K, kind: &str) -> Option<&
         .find(|o| o.controller == Some(true) && o.kind == kind && o.api_version.starts_with(&group))
 }
 
+/// Length in bytes of the values of annotations that are kept. Of longer ones, which are not of Podops or
+/// Kuperator, an update needs to know only that they exist.
+const ANNOTATION_MAX: usize = 1 << 10;
+
+/// Returns whether an annotation is one that operators write.
+fn is_own(key: &str) -> bool {
+    key.split('/').next().unwrap_or_default().ends_with("kusionstack.io")
+}
+
 /// Builds the view of a Pod, and removes what it was built from.
 pub(crate) fn trim_pod(pod: &mut SlimPod) {
     if let Some(annotations) = &mut pod.metadata.annotations {
         annotations.remove(LAST_APPLIED);
+        for (key, value) in annotations {
+            if value.len() > ANNOTATION_MAX && !is_own(key) {
+                *value = String::new();
+            }
+        }
     }
     trim_status(pod);
     pod.view = Arc::new(pod.build_view());
@@ -471,4 +485,26 @@ pub(crate) struct Caches {
     pub(crate) contexts: Arc<IndexedStore<ResourceContext>>,
     /// PodDecorations, by namespace.
     pub(crate) decorations: Arc<IndexedStore<DecodedDecoration>>,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use podops_api::well_known;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn long_annotations_of_others_are_not_kept() {
+        let long = "x".repeat(250 << 10);
+        let annotations = json!({ "other": long, "short": "1", well_known::DECORATIONS: long });
+        let pod = json!({ "metadata": { "name": "web-1", "annotations": annotations } });
+        let mut pod: SlimPod = serde_json::from_value(pod).unwrap();
+        trim_pod(&mut pod);
+        assert_eq!(pod.view.annotation("other"), Some(""), "an update may remove it");
+        assert_eq!(pod.view.annotation("short"), Some("1"));
+        assert_eq!(pod.view.annotation(well_known::DECORATIONS), Some(long.as_str()));
+    }
 }

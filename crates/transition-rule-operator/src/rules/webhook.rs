@@ -82,6 +82,14 @@ pub struct Request {
     pub resources: Vec<Resource>,
 }
 
+impl Request {
+    /// Approximate size of the Pods in the request, in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.resources.iter().map(Resource::size).sum()
+    }
+}
+
 /// Pod in a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -4,6 +4,7 @@
 use kube::core::{DynamicObject, Status, admission::AdmissionRequest};
 use podops_admission::{Handler, Handlers, Verdict, Webhooks};
 use serde_json::Value;
+use tokio::task::spawn_blocking;
 
 use super::webhook_client::is_ca_bundle;
 use crate::admission::validation_errors;
@@ -13,8 +14,16 @@ const WEBHOOK: &str = "validating-podtransitionrule.apps.kusionstack.io";
 
 /// The operator's admission webhooks.
 pub(super) fn webhooks() -> Webhooks {
-    let handler: Handler = Box::new(|request| Box::pin(std::future::ready(review(request))));
+    let handler: Handler = Box::new(|request| Box::pin(review_off_thread(request)));
     Webhooks { validating: Handlers::from([(WEBHOOK, handler)]), ..Webhooks::default() }
+}
+
+/// Reviews in a thread of its own, which waits while expressions are parsed.
+async fn review_off_thread(request: AdmissionRequest<DynamicObject>) -> Verdict {
+    spawn_blocking(move || review(request)).await.unwrap_or_else(|error| {
+        let message = format!("the review failed: {error}");
+        Verdict::Deny(Box::new(Status { code: 500, ..Status::failure(&message, "InternalError") }))
+    })
 }
 
 fn review(request: AdmissionRequest<DynamicObject>) -> Verdict {

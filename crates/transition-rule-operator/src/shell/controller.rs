@@ -124,7 +124,7 @@ struct Context {
     /// CollaSets, which are optional in a cluster.
     sets: OptionalResource,
     webhooks: Arc<WebhookClient>,
-    skipped: BTreeSet<String>,
+    skipped: Arc<BTreeSet<String>>,
     metrics: Metrics,
     traces: Traces,
     states: Mutex<BTreeMap<String, NamespaceState>>,
@@ -171,7 +171,7 @@ pub(super) fn start(operator: &mut Operator, args: &RuleArgs) -> Result<(), Oper
         applier: process.applier(process.args.max_concurrent_reconciles),
         events: process.events(),
         caches,
-        skipped,
+        skipped: Arc::new(skipped),
         webhooks: webhooks.clone(),
         metrics,
         traces: process.traces.clone(),
@@ -218,7 +218,7 @@ async fn reconcile(
         return Ok(Requeue::AwaitCache);
     }
     context.release(&name).await;
-    let Some(rules) = context.read_rules(&name).await else { return Ok(Requeue::AwaitChange) };
+    let Some(rules) = context.read_rules(&name).await? else { return Ok(Requeue::AwaitChange) };
     let (observed, mut plan, now) = context.observe_and_plan(&name, rules).await?;
     context.begin_traces(&name, &mut plan, now);
     tracing::debug!(%plan, "Planned");
@@ -476,11 +476,18 @@ impl Context {
     ///
     /// The Pods that an invalid rule selects are unknown, so all operations in the namespace are
     /// blocked and no gate is removed.
-    async fn read_rules(&self, namespace: &str) -> Option<Vec<RuleView>> {
-        let read = read_rules(self.caches.rules.find(namespace), &self.skipped);
+    ///
+    /// # Errors
+    ///
+    /// If reading them panics.
+    async fn read_rules(&self, namespace: &str) -> Result<Option<Vec<RuleView>>, ReconcileError> {
+        let (rules, skipped) = (self.caches.rules.find(namespace), self.skipped.clone());
+        // A namespace may have more expressions than are kept, which are parsed each time.
+        let read = run_off_thread(move || read_rules(rules, &skipped)).await;
+        let read = read.map_err(Cause::Panic)?;
         let is_valid = read.invalid.is_empty();
         self.publish(read.invalid.iter().map(invalid_rule)).await;
-        is_valid.then_some(read.rules)
+        Ok(is_valid.then_some(read.rules))
     }
 
     async fn publish(&self, events: impl IntoIterator<Item = TargetedEvent>) {
