@@ -8,11 +8,13 @@ mod workloads;
 
 use crate::{
     finding::Findings,
-    installation::{Installation, OPERATORS, defines_custom},
+    installation::{CUSTOM, Installation, OPERATORS, defines_custom, is_of_kuperator},
 };
 
 /// Oldest supported minor version of Kubernetes.
 const OLDEST_MINOR: u32 = 33;
+/// First minor version with the MutatingAdmissionPolicies of `install.yaml`.
+const MUTATING_POLICIES_MINOR: u32 = 36;
 
 /// Checks an installation.
 #[must_use]
@@ -22,11 +24,10 @@ pub fn check(installation: &Installation) -> Findings {
     if installation.installed("Deployment").next().is_none()
         && installation.absent_operators.len() == OPERATORS.len()
     {
-        findings.note(
-            "Podops",
-            "is not installed: no operator runs",
-            "kubectl apply --server-side -f install-crds.yaml -f install.yaml",
-        );
+        let manifest = manifest(installation.server_minor);
+        let remedy = format!("kubectl apply --server-side -f install-crds.yaml -f {manifest}");
+        findings.note("Podops", "is not installed: no operator runs", &remedy);
+        check_leftovers(installation, &mut findings);
     } else {
         check_definitions(installation, &mut findings);
         operators::check(installation, &mut findings);
@@ -44,6 +45,31 @@ fn check_server(installation: &Installation, findings: &mut Findings) {
         let message =
             format!("is older than 1.{OLDEST_MINOR}, the oldest version that Podops supports");
         findings.error(format!("Kubernetes 1.{minor}"), &message, "Upgrade the cluster first.");
+    }
+}
+
+/// Manifest of a release for this minor version of Kubernetes.
+fn manifest(minor: u32) -> &'static str {
+    if minor < MUTATING_POLICIES_MINOR { "install-kubernetes-1.33.yaml" } else { "install.yaml" }
+}
+
+/// Objects that wait for an operator, although none is installed.
+fn check_leftovers(installation: &Installation, findings: &mut Findings) {
+    let remedy = "kubectl podops uninstall --workloads keep, or install Podops again";
+    let definitions = installation.of("CustomResourceDefinition").filter(|crd| defines_custom(crd));
+    for definition in definitions.filter(|definition| definition.is_deleting()) {
+        let subject = format!("CustomResourceDefinition {}", definition.name);
+        findings.error(subject, "is being deleted, and no operator completes it", remedy);
+    }
+    if installation.objects.iter().any(is_of_kuperator) {
+        return;
+    }
+    for kind in CUSTOM {
+        let count = installation.of(kind).count();
+        if count > 0 {
+            let subject = format!("{count} objects of kind {kind}");
+            findings.warning(subject, "are left, and no operator reconciles them", remedy);
+        }
     }
 }
 

@@ -33,6 +33,8 @@ pub struct Facts {
     pub jobs: Vec<OperationJob>,
     /// Operators whose Lease is not renewed; they are not running.
     pub absent_operators: Vec<String>,
+    /// Namespace of the operators.
+    pub operator_namespace: String,
     /// Time of the observation.
     pub now: Timestamp,
 }
@@ -53,8 +55,9 @@ impl Facts {
     fn absence(&self, operator: &str) -> Option<Cause> {
         let is_absent = self.absent_operators.iter().any(|absent| absent == operator);
         is_absent.then(|| {
+            let namespace = &self.operator_namespace;
             Cause::new(format!("{operator} is not running: its Lease is not renewed")).remedy(
-                format!("kubectl -n podops-system get pods -l app.kubernetes.io/name={operator}"),
+                format!("kubectl -n {namespace} get pods -l app.kubernetes.io/name={operator}"),
             )
         })
     }

@@ -41,7 +41,8 @@ pub async fn read(
     )?;
     let pods = pods.items.into_iter().map(Arc::new).collect();
     let now = clock::now();
-    Ok(Facts { sets, pods, rules, jobs, absent_operators, now })
+    let operator_namespace = operator_namespace.to_owned();
+    Ok(Facts { sets, pods, rules, jobs, absent_operators, operator_namespace, now })
 }
 
 /// Lists a kind that the cluster may not serve, or the user may not list.

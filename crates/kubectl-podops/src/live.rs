@@ -31,6 +31,7 @@ pub struct Live {
     rules: Store<PodTransitionRule>,
     jobs: Store<OperationJob>,
     absent_operators: Arc<Mutex<Vec<String>>>,
+    operator_namespace: String,
     changed: Arc<Notify>,
     _tasks: JoinSet<()>,
 }
@@ -57,6 +58,7 @@ impl Live {
             rules: follower.follow(all.clone()),
             jobs: follower.follow(all),
             absent_operators: Arc::default(),
+            operator_namespace: operator_namespace.to_owned(),
             changed,
             _tasks: JoinSet::new(),
         };
@@ -89,6 +91,7 @@ impl Live {
             rules: values(&self.rules),
             jobs: values(&self.jobs),
             absent_operators: self.absent_operators.lock().clone(),
+            operator_namespace: self.operator_namespace.clone(),
             now: clock::now(),
         }
     }

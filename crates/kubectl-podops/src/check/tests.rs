@@ -81,8 +81,36 @@ fn a_cluster_without_podops_is_no_error() {
     let findings = check(&empty);
     assert!(!findings.has_errors(), "{findings}");
     assert!(findings.to_string().contains("is not installed"), "{findings}");
+    assert!(findings.to_string().contains("-f install-kubernetes-1.33.yaml"), "{findings}");
+    let newer = Installation { server_minor: 36, ..empty.clone() };
+    assert!(check(&newer).to_string().contains("-f install.yaml"));
     let old = Installation { server_minor: 30, ..empty };
     assert!(check(&old).to_string().contains("older than 1.33"));
+}
+
+#[test]
+fn what_is_left_without_any_operator_is_named() {
+    let absent_operators = OPERATORS.map(str::to_owned).to_vec();
+    let deleted = json!({ "name": "collasets.apps.kusionstack.io", "deletionTimestamp": "1" });
+    let mut left = Installation { absent_operators, server_minor: 36, ..Installation::default() };
+    left.objects = vec![
+        object("CollaSet", json!({ "metadata": { "name": "web" } })),
+        object("CustomResourceDefinition", json!({ "metadata": deleted })),
+    ];
+    let findings = check(&left).0;
+    let found = findings.iter().map(|f| format!("{:?} {}: {}", f.level, f.subject, f.message));
+    let expected = [
+        "Error CustomResourceDefinition collasets.apps.kusionstack.io: is being deleted, and no operator completes it",
+        "Warning 1 objects of kind CollaSet: are left, and no operator reconciles them",
+    ];
+    let found: Vec<String> = found.collect();
+    assert_eq!(found[..2], expected);
+    // Kuperator reconciles them.
+    let image = json!({ "containers": [{ "image": "kusionstack/kuperator:v0.7.3" }] });
+    let kuperator =
+        json!({ "metadata": { "name": "kuperator" }, "spec": { "template": { "spec": image } } });
+    left.objects.push(object("Deployment", kuperator));
+    assert!(!check(&left).to_string().contains("of kind CollaSet"));
 }
 
 #[test]

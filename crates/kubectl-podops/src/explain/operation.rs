@@ -152,13 +152,42 @@ fn operated(facts: &Facts, pod: &Pod, id: &str) -> Vec<Cause> {
     if id != lifecycle::COLLASET {
         return job_cause(facts, pod, id).into_iter().collect();
     }
+    if let Some(cause) = resize_cause(pod) {
+        return vec![cause];
+    }
     if annotation(pod, well_known::LAST_POD_STATUS).is_some() {
-        return vec![Cause::new("the containers do not run the new images yet")];
+        let cause = Cause::new("the kubelet has not applied the new images or resources yet");
+        return vec![cause.remedy(format!("kubectl describe pod {}; check the node", name(pod)))];
     }
     let absence = facts.absence("collaset-operator");
     vec![absence.unwrap_or_else(|| {
         Cause::new("the CollaSet has not applied it yet; operationDelaySeconds delays it")
     })]
+}
+
+/// Why the containers do not have their new resources, as the kubelet reports it.
+fn resize_cause(pod: &Pod) -> Option<Cause> {
+    let is_true = |type_| condition(pod, type_).filter(|condition| condition.status == "True");
+    let pending = is_true("PodResizePending");
+    let condition = pending.or_else(|| is_true("PodResizeInProgress"))?;
+    let message = condition.message.as_deref().unwrap_or_default();
+    let since = condition.last_transition_time.as_ref().map(|time| time.0);
+    let (cause, remedy) = match condition.reason.as_deref() {
+        Some("Infeasible") => (
+            format!("the node can never provide the resources: {message}"),
+            "request less in the template, or set updateStrategy.resize.onInfeasible to Recreate",
+        ),
+        Some("Error") => (
+            format!("the kubelet failed to apply the resources, and tries again: {message}"),
+            "check the kubelet of the node",
+        ),
+        _ if pending.is_some() => (
+            format!("the node lacks free resources: {message}"),
+            "free resources of the node, or set updateStrategy.resize.onDeferred to Recreate",
+        ),
+        _ => ("the kubelet is applying the resources".to_owned(), ""),
+    };
+    Some(Cause::new(cause).since(since).remedy(remedy))
 }
 
 /// The operation of a job, or of another program.

@@ -128,6 +128,28 @@ pod/web-1 is out of service
 }
 
 #[test]
+fn a_resize_is_explained_by_what_the_kubelet_reports() {
+    let resized = |type_: &str, reason: Option<&str>| {
+        pod(|pod| {
+            operate(pod, &[LabelKind::Operating, LabelKind::PreChecked, LabelKind::Operate]);
+            pod["metadata"]["annotations"][well_known::LAST_POD_STATUS] = json!("{}");
+            let condition =
+                json!({ "type": type_, "status": "True", "reason": reason, "message": "cpu" });
+            pod["status"]["conditions"].as_array_mut().unwrap().push(condition);
+        })
+    };
+    for (type_, reason, text) in [
+        ("PodResizePending", Some("Infeasible"), "the node can never provide the resources: cpu"),
+        ("PodResizePending", Some("Deferred"), "the node lacks free resources: cpu"),
+        ("PodResizeInProgress", Some("Error"), "the kubelet failed to apply the resources"),
+        ("PodResizeInProgress", None, "the kubelet is applying the resources"),
+        ("Other", None, "the kubelet has not applied the new images or resources yet"),
+    ] {
+        assert_explained(&facts(resized(type_, reason)), text);
+    }
+}
+
+#[test]
 fn protection_is_explained_by_its_employer_and_its_report() {
     let finalizer = "prot.podopslifecycle.kusionstack.io/1";
     let draining = |is_reported: bool| {
