@@ -177,10 +177,21 @@ fn assert_command_line(release: &Path) {
     assert!(packages.contains("/podops/instance-operator@sha256:"), "{packages}");
     let definitions = fs::read_to_string(release.join("install-kudo-crds.yaml")).unwrap();
     assert!(definitions.contains("name: instances.kudo.dev"), "{definitions}");
-    let bill = fs::read_to_string(release.join("kubectl-podops.cdx.json")).unwrap();
+    assert_bill(release, "kubectl-podops", &["kube-client"]);
+}
+
+/// Asserts that the bill of materials of a program has these components, each with a version.
+fn assert_bill(release: &Path, program: &str, expected: &[&str]) {
+    let bill = fs::read_to_string(release.join(format!("{program}.cdx.json"))).unwrap();
     let bill: Value = serde_json::from_str(&bill).unwrap();
-    let mut components = bill["components"].as_array().unwrap().iter();
-    assert!(components.any(|component| component["name"] == "kube-client"), "{bill}");
+    assert_eq!(bill["bomFormat"], "CycloneDX");
+    assert_eq!(bill["metadata"]["component"]["name"], program);
+    let components = bill["components"].as_array().unwrap();
+    for name in expected {
+        assert!(components.iter().any(|c| c["name"] == *name), "{program}: no {name} in {bill}");
+    }
+    let has_version = |c: &&Value| c["version"].as_str().is_some_and(|version| !version.is_empty());
+    assert_eq!(components.iter().filter(has_version).count(), components.len(), "{bill}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -212,6 +223,7 @@ async fn a_release_is_reproducible_and_runs_from_its_images() {
         unpack(&reference, &root);
         assert_files(&root, operator);
         assert_archive(&release, operator);
+        assert_bill(&release, operator, &["kube-client", "libc6", "ca-certificates"]);
         write_script(&scripts.join(operator), operator, &root);
     }
 
@@ -259,7 +271,8 @@ async fn operators_run_from(scripts: &Path, release: &Path, name: &str) {
     cluster.wait_until_rolled_out("web", 3, TIMEOUT).await.unwrap();
     let pods = cluster.pods_of("web").await.unwrap();
     assert!(pods.iter().all(|pod| image(pod) == "nginx:2"));
-    for operator in OPERATORS {
+    cluster.add_instance_operator().await.unwrap();
+    for operator in images() {
         let pid = cluster.operator(operator).unwrap().pid().unwrap();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let users = format!("{USER}\t{USER}\t{USER}\t{USER}");
