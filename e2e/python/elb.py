@@ -3,7 +3,8 @@
     python elb.py PORT SECONDS
 
 Prints the ARN of a target group, and serves requests until it is killed. A deregistered target drains for
-SECONDS. Every fifth call fails with Throttling, as AWS does when its rate limit is exceeded.
+SECONDS. Every fifth call fails with Throttling, as AWS does when its rate limit is exceeded. Calls for a target
+group whose name contains "missing" take 1.2 seconds, and then fail because there is none.
 """
 
 import sys
@@ -27,7 +28,10 @@ def drain(group, targets):
 
 
 def describe_with_draining(backend, target_group_arn, targets):
-    group = backend.target_groups[target_group_arn]
+    group = backend.target_groups.get(target_group_arn)
+    if group is None:
+        time.sleep(1.2)
+        return describe(backend, target_group_arn, targets)
     for target in list(group.terminated_targets):
         drained = time.monotonic() - drained_since[target] > SECONDS
         if drained or target in group.targets:

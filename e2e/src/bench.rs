@@ -167,7 +167,7 @@ async fn costs(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()> {
         at_most("Pod writes per Pod updated in place", updated.pod_writes_per_pod(), 6.1, ""),
         zero("rejected writes during that, conflicts included (total)", updated.rejected().len()),
         zero("writes without effect during that (total)", updated.no_op_writes()),
-        at_most("API requests per Pod updated in place", updated.requests_per_pod(), 7.0, ""),
+        at_most("API requests per Pod updated in place", updated.requests_per_pod(), 6.2, ""),
         Row {
             metric: "CollaSet status writes in any second of that rollout",
             target: "≤ 1".to_owned(),
@@ -225,7 +225,7 @@ async fn with_rule(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()>
     rows.extend([
         at_most("Pod writes per Pod updated under a rule", updated.pod_writes_per_pod(), 7.2, ""),
         zero("rejected writes during that, conflicts included (total)", updated.rejected().len()),
-        at_most("API requests per Pod updated under a rule", updated.requests_per_pod(), 8.5, ""),
+        at_most("API requests per Pod updated under a rule", updated.requests_per_pod(), 7.2, ""),
         count_at_most(
             "maximum of unavailable Pods, of 100 with maxUnavailable 10%",
             unavailable,

@@ -22,7 +22,7 @@ use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, Service};
 use kube::{
     ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use podops_api::{
     consist,
@@ -260,7 +260,7 @@ async fn aws_targets_are_released_when_deregistration_completes() {
     let mut emulator = emulator.spawn().unwrap();
     let mut lines = BufReader::new(emulator.stdout.take().unwrap()).lines();
     let group = lines.next_line().await.unwrap().unwrap();
-    cluster.add_args(CONSIST, &["--aws-target-groups=default/*".to_owned()]);
+    cluster.add_args(CONSIST, &["--aws-target-groups=default/*,other/*".to_owned()]);
     let aws = [
         ("AWS_ENDPOINT_URL", format!("http://{at}")),
         ("AWS_ACCESS_KEY_ID", "key".to_owned()),
@@ -273,6 +273,7 @@ async fn aws_targets_are_released_when_deregistration_completes() {
     cluster.create_and_wait("web", 6, &json!({})).await.unwrap();
     let pods = cluster.pods_of("web").await.unwrap();
     assert!(pods.iter().all(is_protected), "all Pods must be targets");
+    create_services_with_missing_groups(&cluster, &group).await;
     let began = Instant::now();
     cluster.set_image("web", "nginx:2").await.unwrap();
     let mut waited = None;
@@ -291,9 +292,43 @@ async fn aws_targets_are_released_when_deregistration_completes() {
     let waited = waited.unwrap();
     assert!(waited >= Duration::from_secs(4), "a Pod was released after {waited:?}");
     wait_until_rolled_out(&cluster, 6).await;
+    for kind in ["pods", "events"] {
+        let own = cluster.plane.kubectl(&["get", kind, "-o", "json"]).await.unwrap();
+        assert!(
+            !own.contains(GROUP_NOT_FOUND),
+            "{kind} have the error of another namespace: {own}"
+        );
+    }
     cluster.api::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
     wait_until_service_deleted(&cluster, "web").await;
     cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// Error code of AWS.
+const GROUP_NOT_FOUND: &str = "TargetGroupNotFound";
+
+/// Another namespace has 20 Services with target groups of the same region, which do not exist; each call for
+/// one takes 1.2 seconds.
+async fn create_services_with_missing_groups(cluster: &TestCluster, group: &str) {
+    cluster.plane.kubectl(&["create", "namespace", "other"]).await.unwrap();
+    let services: kube::Api<Service> = kube::Api::namespaced(cluster.plane.admin.clone(), "other");
+    for n in 0..20 {
+        let params = json!({ "targetGroup": format!("{group}-missing-{n}"), "port": 8080 });
+        let service = json!({
+            "metadata": {
+                "name": format!("missing-{n}"), "annotations": annotations("aws-elbv2", &params),
+                "labels": { well_known::CONTROL: well_known::CONTROL_ON },
+            },
+            "spec": { "selector": { "app": "missing" }, "ports": [{ "port": 80 }] },
+        });
+        let service = serde_json::from_value(service).unwrap();
+        services.create(&PostParams::default(), &service).await.unwrap();
+    }
+    let is_reported = async || {
+        let events = cluster.plane.kubectl(&["get", "events", "-n", "other", "-o", "json"]).await?;
+        Ok(events.contains(GROUP_NOT_FOUND))
+    };
+    eventually(TIMEOUT, is_reported).await.unwrap();
 }
 
 fn is_protected(pod: &Pod) -> bool {

@@ -15,7 +15,7 @@ use std::{
 use kube::api::{DeleteParams, Patch, PatchParams};
 use podops_api::condition;
 use podops_e2e::{
-    cluster::{TIMEOUT, TestCluster, app, eventually, programs},
+    cluster::{TIMEOUT, TestCluster, app, eventually, image, programs},
     process::Signal,
 };
 use serde_json::{Value, json};
@@ -204,6 +204,38 @@ async fn a_task_is_polled_after_a_restart_without_another_call() {
     cluster.kill_and_restart("transition-rule-operator").await.unwrap();
     cluster.wait_until_rolled_out("web", 1, TIMEOUT).await.unwrap();
     assert_eq!(service.calls.load(Ordering::Relaxed), 1, "the webhook was called again");
+}
+
+/// The operator's network may reach more than that of the namespace; with the shipped flags, neither loopback
+/// addresses nor the metadata services of clouds are called.
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_reach_no_loopback_and_metadata_service() {
+    let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
+    cluster.restrict_webhooks();
+    cluster.start_operators().await.unwrap();
+    // Would permit all updates.
+    let service = Service::start(|_, _| Reply::Json(json!({ "success": true }))).await;
+    let by_name = service.address.replace("127.0.0.1", "localhost");
+    let cases = [
+        ("loopback", service.address.as_str()),
+        ("localhost", by_name.as_str()),
+        ("mapped", "http://[::ffff:169.254.169.254]/"),
+        ("metadata", "http://169.254.169.254/"),
+        ("azure", "http://168.63.129.16/"),
+    ];
+    for (name, url) in cases {
+        cluster.create_and_wait(name, 1, &json!({})).await.unwrap();
+        cluster.create_rule(name, app(name), webhook(url, &json!({}))).await.unwrap();
+        cluster.set_image(name, "nginx:2").await.unwrap();
+    }
+    for (name, _) in cases {
+        let reason = "webhook address is not allowed";
+        cluster.wait_until_rejected(name, "webhook", reason).await.unwrap();
+        let pods = cluster.pods_of(name).await.unwrap();
+        assert!(pods.iter().all(|pod| image(pod) == "nginx:1"), "{name}: a Pod was updated");
+    }
+    assert_eq!(service.calls.load(Ordering::Relaxed), 0, "the service was called");
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 /// Kuperator's known defects 3 and 24 (docs/KUPERATOR.md#known-defects).

@@ -24,7 +24,7 @@ use self::{
     connections::{assert_envoys_are_served, assert_probe_is_answered, flood, hold_connections},
     objects::{create_objects_that_cannot_be_decoded, create_pods_with_many_labels},
     rights::{
-        a_backend_of_others_is_not_used, a_leaked_url_permits_nothing,
+        OWN_BACKEND, a_backend_of_others_is_not_used, a_leaked_url_permits_nothing,
         approvals_are_reserved_to_the_operators,
     },
     rules::{
@@ -35,7 +35,7 @@ use self::{
         create_flickering_set, create_rejected_set, flicker, flickering_set_settles,
         too_many_replicas_are_rejected,
     },
-    tenant::{USER, create_account},
+    tenant::{TENANT, USER, create_account},
 };
 
 const PODS: i32 = 10;
@@ -47,9 +47,14 @@ async fn a_tenant_affects_only_its_namespace() {
     let programs = programs().unwrap();
     let mut cluster = TestCluster::start_empty(&programs).await.unwrap();
     let xds = free_address().unwrap();
-    // The flags of the test cluster permit it to the other namespace only.
+    // The flags permit one backend to the tenant, and all to the other namespace.
     let haproxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let flags = [format!("--xds-address={xds}"), "--xds-insecure".to_owned()];
+    let instance = format!("tcp://{}", haproxy.local_addr().unwrap());
+    let flags = [
+        format!("--xds-address={xds}"),
+        "--xds-insecure".to_owned(),
+        format!("--haproxy-backends={TENANT}/{instance}/{OWN_BACKEND}"),
+    ];
     cluster.add_args("consist-operator", &flags);
     cluster.require_client_certificates();
     let cluster = cluster.with_graceful_deletion().await.unwrap();
@@ -69,7 +74,7 @@ async fn a_tenant_affects_only_its_namespace() {
     create_flickering_set(&cluster).await;
     create_large_pods(&cluster).await;
     create_objects_that_cannot_be_decoded(&cluster).await;
-    a_backend_of_others_is_not_used(&cluster, &haproxy).await;
+    a_backend_of_others_is_not_used(&cluster, &haproxy, &instance).await;
     create_pods_with_many_labels(&cluster).await;
     // Also when the operators list them.
     for operator in OPERATORS {

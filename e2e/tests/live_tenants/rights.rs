@@ -14,29 +14,42 @@ use tokio::{net::TcpListener, time::timeout};
 
 use super::tenant::{TENANT, as_tenant, create};
 
-/// A Service of the tenant does not change a HAProxy that the flags permit to another namespace.
-pub(super) async fn a_backend_of_others_is_not_used(cluster: &TestCluster, haproxy: &TcpListener) {
-    let instance = format!("tcp://{}", haproxy.local_addr().unwrap());
-    let annotations = json!({
-        "resource-consist.kusionstack.io/backend": "haproxy",
-        "resource-consist.kusionstack.io/backend-params":
-            json!({ "instances": [instance], "backend": "web", "port": 80 }).to_string(),
-    });
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {
-            "name": "stolen", "annotations": annotations, "labels": { well_known::CONTROL: "true" },
-        },
-        "spec": { "selector": { "app": "stolen" }, "ports": [{ "port": 80 }] },
-    });
-    create(cluster, "stolen", &service).await.unwrap();
+/// Backend of a HAProxy that the flags permit to the tenant.
+pub(super) const OWN_BACKEND: &str = "own";
+
+/// A Service of the tenant does not change another backend of a HAProxy than the one that the flags permit to
+/// its namespace.
+pub(super) async fn a_backend_of_others_is_not_used(
+    cluster: &TestCluster,
+    haproxy: &TcpListener,
+    instance: &str,
+) {
+    create_haproxy_service(cluster, instance, "web").await;
     let is_reported = async || {
         let events = cluster.plane.kubectl(&["get", "events", "-n", TENANT, "-o", "json"]).await?;
-        Ok(events.contains("is not allowed for namespace tenant"))
+        Ok(events.contains(&format!("{instance}/web is not allowed for namespace tenant")))
     };
     eventually(TIMEOUT, is_reported).await.unwrap();
     let connected = timeout(Duration::from_secs(1), haproxy.accept()).await;
     assert!(connected.is_err(), "the operator connected to it");
+    create_haproxy_service(cluster, instance, OWN_BACKEND).await;
+    timeout(TIMEOUT, haproxy.accept()).await.expect("the permitted backend is used").unwrap();
+}
+
+async fn create_haproxy_service(cluster: &TestCluster, instance: &str, backend: &str) {
+    let annotations = json!({
+        "resource-consist.kusionstack.io/backend": "haproxy",
+        "resource-consist.kusionstack.io/backend-params":
+            json!({ "instances": [instance], "backend": backend, "port": 80 }).to_string(),
+    });
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {
+            "name": backend, "annotations": annotations, "labels": { well_known::CONTROL: "true" },
+        },
+        "spec": { "selector": { "app": backend }, "ports": [{ "port": 80 }] },
+    });
+    create(cluster, backend, &service).await.unwrap();
 }
 
 /// With the component `reserved-labels`.
