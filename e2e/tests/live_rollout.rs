@@ -23,6 +23,17 @@ async fn uids(cluster: &TestCluster) -> BTreeSet<Option<String>> {
     cluster.pods_of("web").await.unwrap().into_iter().map(|pod| pod.metadata.uid).collect()
 }
 
+/// Waits for the event of the end of a rollout to the updated revision.
+async fn assert_completion_is_reported(cluster: &TestCluster) {
+    let status = cluster.sets().get("web").await.unwrap().status.unwrap_or_default();
+    let expected = format!("all Pods are ready at revision {}", status.updated_revision);
+    let is_reported = async || {
+        let events = ["get", "events", "-o", "jsonpath={.items[*].message}"];
+        Ok(cluster.plane.kubectl(&events).await?.contains(&expected))
+    };
+    eventually(MINUTE, is_reported).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collaset_lifetime_needs_few_api_requests() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
@@ -38,6 +49,7 @@ async fn a_collaset_lifetime_needs_few_api_requests() {
     assert_eq!(updated.no_op_writes(), 0, "no-op writes");
     assert_eq!(updated.max_status_writes_per_second("collasets"), 1);
     assert_eq!(uids_before, uids(&cluster).await);
+    assert_completion_is_reported(&cluster).await;
     for pod in cluster.pods_of("web").await.unwrap() {
         let labels = pod.metadata.labels.unwrap_or_default();
         let remaining: Vec<_> = labels.keys().filter(|k| k.contains(".podopslifecycle.")).collect();
@@ -50,6 +62,7 @@ async fn a_collaset_lifetime_needs_few_api_requests() {
         cluster.kill_and_restart(name).await.unwrap();
     }
     cluster.wait_until_rolled_out("web", 100, MINUTE).await.unwrap();
+    assert_completion_is_reported(&cluster).await;
     assert_eq!(uids_before, uids(&cluster).await);
 
     let (annotated, interrupted) = web.annotate("1").await.unwrap();

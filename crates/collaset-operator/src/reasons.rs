@@ -28,6 +28,12 @@ pub const SCALING_IN: EventReason = EventReason::normal(
 /// Pods start their update.
 pub const UPDATING: EventReason =
     EventReason::normal("Updating", SET, "The update of Pods to the updated revision starts.");
+/// All Pods are at the updated revision.
+pub const ROLLOUT_COMPLETED: EventReason = EventReason::normal(
+    "RolloutCompleted",
+    SET,
+    "A rollout has ended: all Pods are ready at the revision that the message names.",
+);
 /// Too many Pods of the updated revision have failed.
 pub const ROLLOUT_STOPPED: EventReason = EventReason::warning(
     "RolloutStopped",
@@ -180,10 +186,11 @@ pub const RESIZE_FAILING: EventReason = EventReason::warning(
 );
 
 /// All event reasons.
-pub const EVENTS: [&EventReason; 28] = [
+pub const EVENTS: [&EventReason; 29] = [
     &SCALING_OUT,
     &SCALING_IN,
     &UPDATING,
+    &ROLLOUT_COMPLETED,
     &ROLLOUT_STOPPED,
     &ROLLOUT_PAUSED,
     &COLLA_SET_INVALID,

@@ -71,6 +71,15 @@ pub fn status(
     StatusReport { status, requeue_after }
 }
 
+/// Returns whether a rollout has ended with a status that follows another one. The first status of a CollaSet
+/// is of no rollout.
+#[must_use]
+pub fn completes_rollout(before: &CollaSetStatus, after: &CollaSetStatus) -> bool {
+    !before.current_revision.is_empty()
+        && before.current_revision != after.current_revision
+        && after.current_revision == after.updated_revision
+}
+
 /// The status with its revisions and counts.
 fn counts(observed: &Observed, plan: &Plan, now: Timestamp) -> CollaSetStatus {
     let mut status = CollaSetStatus {
@@ -442,5 +451,18 @@ mod tests {
         assert!(is_progress(&at(1, 9), &at(1, 5)));
         assert!(!is_progress(&at(1, 5), &at(1, 0)));
         assert!(!is_progress(&at(1, 0), &at(2, 9)));
+    }
+
+    #[test]
+    fn a_rollout_ends_once_and_not_with_the_first_status() {
+        let at = |current: &str, updated: &str| CollaSetStatus {
+            current_revision: current.to_owned(),
+            updated_revision: updated.to_owned(),
+            ..CollaSetStatus::default()
+        };
+        assert!(completes_rollout(&at("a", "b"), &at("b", "b")));
+        assert!(!completes_rollout(&at("b", "b"), &at("b", "b")));
+        assert!(!completes_rollout(&at("a", "a"), &at("a", "b")), "it begins");
+        assert!(!completes_rollout(&at("", ""), &at("a", "a")), "the CollaSet is new");
     }
 }

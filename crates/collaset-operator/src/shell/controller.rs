@@ -66,7 +66,9 @@ use crate::{
     },
     reasons,
     render::{self, CLAIMS, CONTEXTS, Changes, REVISIONS},
-    status::{StatusReport, failures_message, is_progress, pause_message, status},
+    status::{
+        StatusReport, completes_rollout, failures_message, is_progress, pause_message, status,
+    },
     view::{DryRunResult, Observed, OwnOperation, PodSource, context_name, record_last_pods},
 };
 
@@ -363,7 +365,12 @@ async fn reconcile(set: Arc<DecodedSet>, context: Arc<Context>) -> Result<Requeu
             context.metrics.forget(&key);
             context.forget(&uid);
         }
-        context.report_status(&observed, &new_status).await?
+        let wait = context.report_status(&observed, &new_status).await?;
+        if wait.is_none() && completes_rollout(&observed.status, &new_status) {
+            let message = format!("all Pods are ready at revision {}", new_status.updated_revision);
+            context.events.publish(&reference, &reasons::ROLLOUT_COMPLETED.with(message)).await;
+        }
+        wait
     };
     if let Some(unfinished) = unfinished {
         // The backoff must not delay the status write.
