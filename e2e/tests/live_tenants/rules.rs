@@ -98,12 +98,7 @@ pub(super) async fn create_costly_rules(cluster: &TestCluster) {
     );
     let rules = json!(rules.collect::<Vec<_>>());
     for n in 0..COSTLY_RULES {
-        let rule = json!({
-            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
-            "metadata": { "name": format!("costly-{n}") },
-            "spec": { "selector": { "matchLabels": { "app": "costly" } }, "rules": rules },
-        });
-        create(cluster, &format!("rule-costly-{n}"), &rule).await.unwrap();
+        create_rule(cluster, &format!("costly-{n}"), "costly", &rules).await;
     }
     let pods = (0..COSTLY_PODS).map(|n| {
         let labels = (0..COSTLY_LABELS).map(|n| (format!("l{n}"), json!("")));
@@ -140,36 +135,50 @@ pub(super) async fn create_rules(cluster: &TestCluster, silent: SocketAddr) {
         "name": "whole", "cel": { "expression": "[pod].exists(p, p.spec.nodeName == 'never')" },
     }]);
     let many = json!(many.collect::<Vec<_>>());
-    // Each parameter of each webhook is all annotations of the Pod.
-    let parameters = (0..64).map(|n| {
+    let rules = [
+        ("large", memory),
+        ("many", many),
+        ("frozen", frozen),
+        ("whole", whole),
+        ("silent", webhooks(silent, 64)),
+    ];
+    for (name, rules) in rules {
+        create_rule(cluster, name, name, &rules).await;
+    }
+    for n in 0..QUEUED_RULES {
+        create_rule(cluster, &format!("queued-{n}"), "silent", &webhooks(silent, 3)).await;
+    }
+}
+
+/// Number of PodTransitionRules whose requests have almost their maximum size: together, 240 MiB.
+const QUEUED_RULES: usize = 10;
+
+/// The maximum number of webhook rules, each with so many parameters, which have all annotations of a Pod.
+fn webhooks(service: SocketAddr, parameters: usize) -> Value {
+    let parameters = (0..parameters).map(|n| {
         let field = json!({ "fieldRef": { "fieldPath": "metadata.annotations" } });
         json!({ "key": format!("p{n}"), "valueFrom": field })
     });
     let parameters = json!(parameters.collect::<Vec<_>>());
     let webhooks = (0..32).map(|n| {
-        let client = json!({ "url": format!("http://{silent}/{n}") });
+        let client = json!({ "url": format!("http://{service}/{n}") });
         let webhook = json!({
             "clientConfig": client, "failurePolicy": "Fail", "timeoutSeconds": 30,
             "parameters": parameters,
         });
         json!({ "name": format!("n{n}"), "webhook": webhook })
     });
-    let webhooks = json!(webhooks.collect::<Vec<_>>());
-    let rules = [
-        ("large", memory),
-        ("many", many),
-        ("frozen", frozen),
-        ("whole", whole),
-        ("silent", webhooks),
-    ];
-    for (name, rules) in rules {
-        let rule = json!({
-            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
-            "metadata": { "name": name },
-            "spec": { "selector": { "matchLabels": { "app": name } }, "rules": rules },
-        });
-        create(cluster, &format!("rule-{name}"), &rule).await.unwrap();
-    }
+    json!(webhooks.collect::<Vec<_>>())
+}
+
+/// Creates a PodTransitionRule for the Pods with this label `app`.
+async fn create_rule(cluster: &TestCluster, name: &str, app: &str, rules: &Value) {
+    let rule = json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+        "metadata": { "name": name },
+        "spec": { "selector": { "matchLabels": { "app": app } }, "rules": rules },
+    });
+    create(cluster, &format!("rule-{name}"), &rule).await.unwrap();
 }
 
 pub(super) async fn rules_report_their_errors(cluster: &TestCluster) {

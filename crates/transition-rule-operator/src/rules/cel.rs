@@ -184,11 +184,29 @@ mod tests {
         assert!(reason.contains("more than 500000 steps or 8 MiB"), "{reason}");
     }
 
+    /// Number of steps that an expression takes for a Pod with these fields.
+    fn steps(fields: Value) -> usize {
+        let pod = PodView { object: Some(Arc::new(fields)), ..PodView::default() };
+        let operation = PendingOperation::default();
+        let steps_left = Cell::new(usize::MAX);
+        let expression = compile("1 < 2").unwrap();
+        let found = verdict(&expression, &pod, &facts(&operation, &steps_left), None);
+        assert_eq!(found, Verdict::Pass);
+        usize::MAX - steps_left.get()
+    }
+
+    #[test]
+    fn steps_include_the_conversion_of_the_pod() {
+        let many: serde_json::Map<_, _> = (0..2000).map(|n| (n.to_string(), json!(""))).collect();
+        let (small, large) = (steps(json!({})), steps(json!({ "spec": many })));
+        assert!(small < 100 && large > small + 2000, "{small} and {large} steps");
+    }
+
     #[test]
     fn expressions_of_one_plan_share_their_steps() {
         let pod = PodView { object: Some(Arc::new(json!({}))), ..PodView::default() };
         let operation = PendingOperation::default();
-        let steps_left = Cell::new(5);
+        let steps_left = Cell::new(2 * steps(json!({})) - 1);
         let facts = facts(&operation, &steps_left);
         let expression = compile("1 < 2").unwrap();
         let passes = || verdict(&expression, &pod, &facts, None) == Verdict::Pass;
