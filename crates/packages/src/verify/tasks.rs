@@ -101,6 +101,11 @@ fn invalid_condition(task: &Task) -> Option<String> {
     })
 }
 
+/// Returns whether two files of a Pipe task have different keys, and the same object.
+fn is_same_object(a: &PipeFile, b: &PipeFile) -> bool {
+    a.key != b.key && a.kind == b.kind && artifact_part(&a.key) == artifact_part(&b.key)
+}
+
 fn pipe_error(task: &Task) -> Option<String> {
     let (name, spec) = (&task.name, &task.spec);
     if spec.pod.is_empty() {
@@ -109,9 +114,6 @@ fn pipe_error(task: &Task) -> Option<String> {
     if spec.pipe.is_empty() {
         return Some(format!("task '{name}' does not have pipe files specified"));
     }
-    let is_same_object = |a: &PipeFile, b: &PipeFile| {
-        a.key != b.key && a.kind == b.kind && artifact_part(&a.key) == artifact_part(&b.key)
-    };
     spec.pipe.iter().find_map(|file| {
         let key = &file.key;
         let is_valid_key = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
