@@ -7,7 +7,7 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams},
 };
-use podops_api::well_known;
+use podops_api::{resource_context::ResourceContext, well_known};
 use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually, programs};
 use serde_json::{Value, json};
 
@@ -21,6 +21,8 @@ async fn claims_follow_their_instances() {
         replacing_a_pod_deletes_its_claim(&cluster),
         claims_are_excluded_and_included_with_their_pods(&cluster),
         retained_claims_outlive_their_set(&cluster),
+        a_cancelled_replacement_deletes_its_claim(&cluster),
+        a_claim_of_another_template_goes_with_the_update(&cluster),
     );
     cluster.assert_no_forbidden_requests().unwrap();
 }
@@ -168,4 +170,61 @@ async fn retained_claims_outlive_their_set(cluster: &TestCluster) {
     // The garbage collector discovers new kinds only periodically.
     let collected = async || Ok(claims(cluster, "deleted").await.is_empty());
     eventually(TIMEOUT * 3, collected).await.unwrap();
+}
+
+/// Case 22 of Kuperator's end-to-end suite; the image cannot be pulled.
+async fn a_cancelled_replacement_deletes_its_claim(cluster: &TestCluster) {
+    let set = "cancelled";
+    let spec = spec("100m", &retain("whenScaled"));
+    cluster.create_with(set, 1, "nginx:non-exist", &spec).await.unwrap();
+    cluster.wait_for_replicas(set, [1, 0, 0, 1]).await.unwrap();
+    let contexts: Api<ResourceContext> = cluster.api();
+    let context = contexts.get(set).await.unwrap().spec;
+    let (name, claim) =
+        (cluster.pods_of(set).await.unwrap()[0].name_any(), names(cluster, set).await);
+    let label = |value: Value| json!({ "labels": { well_known::TO_REPLACE: value } });
+    cluster.patch_pod_metadata(&name, label(json!("true"))).await.unwrap();
+    cluster.wait_for_replicas(set, [2, 0, 0, 2]).await.unwrap();
+    wait_for_claims(cluster, set, 2).await;
+    cluster.patch_pod_metadata(&name, label(Value::Null)).await.unwrap();
+    cluster.wait_for_replicas(set, [1, 0, 0, 1]).await.unwrap();
+    assert_eq!(cluster.pods_of(set).await.unwrap()[0].name_any(), name);
+    wait_for_claims(cluster, set, 1).await;
+    assert_eq!(names(cluster, set).await, claim);
+    let is_as_before = async || Ok(contexts.get(set).await?.spec == context);
+    eventually(TIMEOUT, is_as_before).await.unwrap();
+}
+
+/// Case 9 of Kuperator's end-to-end suite: a Pod with another claim template is included, and keeps its claim
+/// until it is updated.
+async fn a_claim_of_another_template_goes_with_the_update(cluster: &TestCluster) {
+    let (set, donor) = ("including", "donor");
+    let mut by_label = spec("100m", &json!({}));
+    by_label["updateStrategy"] = json!({ "rollingUpdate": { "byLabel": {} } });
+    cluster.create_and_wait(set, 1, &by_label).await.unwrap();
+    let mut other = spec("100m", &json!({}));
+    other["volumeClaimTemplates"][0]["metadata"]["name"] = json!("other");
+    cluster.create_and_wait(donor, 1, &other).await.unwrap();
+    let pod = cluster.pods_of(donor).await.unwrap().remove(0);
+    let (name, claim) = (pod.name_any(), mounted(&pod)[0].to_owned());
+    let exclude = json!({ "replicas": 0, "scaleStrategy": { "podToExclude": [name] } });
+    cluster.patch(donor, exclude).await.unwrap();
+    cluster.wait_for_pod(&name, |pod| !is_owned(pod)).await.unwrap();
+    cluster.wait_for_replicas(donor, [0; 4]).await.unwrap();
+    let label = format!("app={set}");
+    for object in [format!("pod/{name}"), format!("pvc/{claim}")] {
+        cluster.plane.kubectl(&["label", "--overwrite", &object, &label]).await.unwrap();
+    }
+    let include = json!({ "replicas": 2, "scaleStrategy": { "podToInclude": [name] } });
+    cluster.patch(set, include).await.unwrap();
+    cluster.wait_for_pod(&name, is_owned).await.unwrap();
+    let all: Api<PersistentVolumeClaim> = cluster.api();
+    let is_included = async || Ok(is_owned(&all.get(&claim).await?));
+    eventually(TIMEOUT, is_included).await.unwrap();
+    let update = json!({ "updateStrategy": { "rollingUpdate": null } });
+    cluster.patch(set, update).await.unwrap();
+    cluster.wait_for_replicas(set, [2; 4]).await.unwrap();
+    cluster.wait_until_deleted(&name).await.unwrap();
+    wait_for_claims(cluster, set, 2).await;
+    assert!(!names(cluster, set).await.contains(&claim), "the claim of the other template is left");
 }

@@ -103,15 +103,7 @@ async fn kuperator_is_replaced_and_comes_back() {
     }
     assert!(refusal.contains("WARNING  PersistentVolumeClaim default/foo-data-old"), "{refusal}");
     run_section(&cluster, "Migrate").await;
-    // First the operator that cancels the replacement of the deleted job, before another begins it.
-    cluster.start_operator(OPERATIONJOB_OPERATOR).await.unwrap();
-    let jobs: Api<OperationJob> = cluster.api();
-    let is_deleted = async || Ok(jobs.get_opt("cancel").await?.is_none());
-    eventually(TIMEOUT, is_deleted).await.unwrap();
-    for name in OPERATORS.into_iter().filter(|name| *name != OPERATIONJOB_OPERATOR) {
-        cluster.start_operator(name).await.unwrap();
-    }
-    cluster.wait_for_leaders().await.unwrap();
+    start_operators(&mut cluster).await;
     cluster.wait_until_rolled_out("foo", 8, TIMEOUT).await.unwrap();
     cluster.wait_until_rolled_out("bar", 4, TIMEOUT).await.unwrap();
     assert_jobs_end(&cluster).await;
@@ -170,6 +162,18 @@ async fn kuperator_is_replaced_and_comes_back() {
     assert!(recreated.keys().all(|uid| !phases.contains_key(uid)), "all Pods were recreated");
     assert_eq!(self::claims(&cluster).await, claims, "no claim was deleted or created");
     cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// Starts first the operator that cancels the replacement of the deleted job, before another begins it.
+async fn start_operators(cluster: &mut TestCluster) {
+    cluster.start_operator(OPERATIONJOB_OPERATOR).await.unwrap();
+    let jobs: Api<OperationJob> = cluster.api();
+    let is_deleted = async || Ok(jobs.get_opt("cancel").await?.is_none());
+    eventually(TIMEOUT, is_deleted).await.unwrap();
+    for name in OPERATORS.into_iter().filter(|name| *name != OPERATIONJOB_OPERATOR) {
+        cluster.start_operator(name).await.unwrap();
+    }
+    cluster.wait_for_leaders().await.unwrap();
 }
 
 /// Container IDs by UID of the Pod.

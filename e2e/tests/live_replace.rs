@@ -4,9 +4,9 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
-use podops_api::{resource_context::ResourceContext, well_known};
+use podops_api::{collaset::CollaSetStatus, resource_context::ResourceContext, well_known};
 use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually, programs};
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_are_deleted_excluded_included_and_replaced() {
@@ -19,6 +19,10 @@ async fn pods_are_deleted_excluded_included_and_replaced() {
         a_replacement_turns_into_an_update(&cluster),
         an_update_by_replacement_respects_the_partition(&cluster),
         a_replacement_pair_that_never_starts_is_scaled_in(&cluster),
+        a_listed_pair_is_scaled_in(&cluster),
+        a_listed_new_pod_is_scaled_in_once_it_is_available(&cluster),
+        an_original_pod_is_excluded_once_it_is_replaced(&cluster),
+        a_new_pod_is_excluded_once_it_has_replaced_another(&cluster),
     );
     cluster.assert_no_forbidden_requests().unwrap();
 }
@@ -155,14 +159,95 @@ async fn an_update_by_replacement_respects_the_partition(cluster: &TestCluster) 
     }
 }
 
-/// Cases 25 and 26 of Kuperator's end-to-end suite.
+/// Creates a CollaSet whose Pods never start, and requests the replacement of the first. Returns the names of
+/// that Pod and of the new one.
+async fn create_pair(cluster: &TestCluster, set: &str, replicas: i32) -> (String, String) {
+    let count = usize::try_from(replicas).unwrap();
+    cluster.create(set, count, "nginx:non-exist").await.unwrap();
+    cluster.wait_for_replicas(set, [replicas, 0, 0, replicas]).await.unwrap();
+    let origin = pods(cluster, set).await[0].name_any();
+    request_replacement(cluster, &origin).await;
+    cluster.wait_for_replicas(set, [replicas + 1, 0, 0, replicas + 1]).await.unwrap();
+    let is_new = |pod: &Pod| {
+        pod.labels().get(well_known::REPLACE_PAIR_ORIGIN_NAME).is_some_and(|name| *name == origin)
+    };
+    let new = pods(cluster, set).await.iter().find(|pod| is_new(pod)).unwrap().name_any();
+    (origin, new)
+}
+
+/// Changes the number of replicas and a list of Pods, and waits until the operator has done what it does, which
+/// is nothing until the new Pod of the pair is in service.
+async fn nothing_happens_before_the_new_pod_serves(
+    cluster: &TestCluster,
+    set: &str,
+    replicas: i32,
+    list: Value,
+) {
+    let before: Vec<String> = pods(cluster, set).await.iter().map(ResourceExt::name_any).collect();
+    let spec = json!({ "replicas": replicas, "scaleStrategy": list });
+    cluster.patch(set, spec).await.unwrap();
+    let generation = cluster.sets().get(set).await.unwrap().metadata.generation;
+    let is_observed = |status: &CollaSetStatus| generation == Some(status.observed_generation);
+    cluster.wait_for_status(set, TIMEOUT, is_observed).await.unwrap();
+    let count = i32::try_from(before.len()).unwrap();
+    cluster.wait_for_replicas(set, [count, 0, 0, count]).await.unwrap();
+    let after: Vec<String> = pods(cluster, set).await.iter().map(ResourceExt::name_any).collect();
+    assert_eq!(before, after);
+    assert!(pods(cluster, set).await.iter().all(is_owned));
+}
+
+/// What lifecycle-operator does for a Pod that starts.
+async fn put_in_service(cluster: &TestCluster, name: &str) {
+    let labels = json!({ "labels": { well_known::SERVICE_AVAILABLE: "true" } });
+    cluster.patch_pod_metadata(name, labels).await.unwrap();
+}
+
+/// Case 27 of Kuperator's end-to-end suite.
+async fn a_listed_new_pod_is_scaled_in_once_it_is_available(cluster: &TestCluster) {
+    let (_, new) = create_pair(cluster, "new-only", 1).await;
+    let list = json!({ "podToDelete": [new] });
+    nothing_happens_before_the_new_pod_serves(cluster, "new-only", 0, list).await;
+    put_in_service(cluster, &new).await;
+    cluster.wait_for_replicas("new-only", [0; 4]).await.unwrap();
+    assert_eq!(recorded_ids(cluster, "new-only").await, [0_i64; 0]);
+}
+
+/// Case 6 of Kuperator's end-to-end suite, without claims.
+async fn an_original_pod_is_excluded_once_it_is_replaced(cluster: &TestCluster) {
+    let (origin, new) = create_pair(cluster, "exclude-origin", 2).await;
+    let list = json!({ "podToExclude": [origin] });
+    nothing_happens_before_the_new_pod_serves(cluster, "exclude-origin", 1, list).await;
+    put_in_service(cluster, &new).await;
+    cluster.wait_for_replicas("exclude-origin", [1, 0, 0, 1]).await.unwrap();
+    assert_ne!(pods(cluster, "exclude-origin").await[0].name_any(), origin);
+    assert_eq!(recorded_ids(cluster, "exclude-origin").await.len(), 1);
+}
+
+/// Case 7 of Kuperator's end-to-end suite, without claims.
+async fn a_new_pod_is_excluded_once_it_has_replaced_another(cluster: &TestCluster) {
+    let (origin, new) = create_pair(cluster, "exclude-new", 2).await;
+    let list = json!({ "podToExclude": [new] });
+    nothing_happens_before_the_new_pod_serves(cluster, "exclude-new", 1, list).await;
+    put_in_service(cluster, &new).await;
+    cluster.wait_for_replicas("exclude-new", [1, 0, 0, 1]).await.unwrap();
+    cluster.wait_for_pod(&new, |pod| !is_owned(pod)).await.unwrap();
+    cluster.wait_until_deleted(&origin).await.unwrap();
+    assert_eq!(recorded_ids(cluster, "exclude-new").await.len(), 1);
+}
+
+/// Case 26 of Kuperator's end-to-end suite.
+async fn a_listed_pair_is_scaled_in(cluster: &TestCluster) {
+    let (origin, new) = create_pair(cluster, "pair", 1).await;
+    let spec = json!({ "replicas": 0, "scaleStrategy": { "podToDelete": [new, origin] } });
+    cluster.patch("pair", spec).await.unwrap();
+    cluster.wait_for_replicas("pair", [0; 4]).await.unwrap();
+    assert_eq!(recorded_ids(cluster, "pair").await, [0_i64; 0]);
+}
+
+/// Case 25 of Kuperator's end-to-end suite.
 async fn a_replacement_pair_that_never_starts_is_scaled_in(cluster: &TestCluster) {
-    cluster.create("never", 1, "nginx:non-exist").await.unwrap();
-    cluster.wait_for_replicas("never", [1, 0, 0, 1]).await.unwrap();
-    let name = pods(cluster, "never").await[0].name_any();
-    request_replacement(cluster, &name).await;
-    cluster.wait_for_replicas("never", [2, 0, 0, 2]).await.unwrap();
-    let spec = json!({ "replicas": 0, "scaleStrategy": { "podToDelete": [name] } });
+    let (origin, _) = create_pair(cluster, "never", 1).await;
+    let spec = json!({ "replicas": 0, "scaleStrategy": { "podToDelete": [origin] } });
     cluster.patch("never", spec).await.unwrap();
     cluster.wait_for_replicas("never", [0; 4]).await.unwrap();
     assert_eq!(recorded_ids(cluster, "never").await, [0_i64; 0]);
