@@ -36,7 +36,7 @@ use rustls::{
     },
     server::{VerifierBuilderError, WebPkiClientVerifier},
 };
-use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
@@ -45,6 +45,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use podops_client::{
+    decode::without_managed_fields,
     metric::{Metric, SHORT_DURATIONS},
     shell::metrics,
 };
@@ -316,16 +317,23 @@ impl Reviews {
     }
 }
 
+/// Fields of a JSON object, not decoded.
+type Fields = BTreeMap<String, Box<RawValue>>;
+
 /// Reads the request of a review, without the managed fields of its objects: no handler reads them, and
 /// any client may fill them with what cannot be decoded.
 fn admission_request(review: &[u8]) -> Option<AdmissionRequest<DynamicObject>> {
-    let mut review: Value = serde_json::from_slice(review).ok()?;
-    for object in ["/request/object/metadata", "/request/oldObject/metadata"] {
-        if let Some(metadata) = review.pointer_mut(object).and_then(Value::as_object_mut) {
-            metadata.remove("managedFields");
+    let mut review: Fields = serde_json::from_slice(review).ok()?;
+    let mut request: Fields = serde_json::from_str(review.get("request")?.get()).ok()?;
+    for field in ["object", "oldObject"] {
+        if let Some(object) = request.get_mut(field).filter(|object| object.get() != "null") {
+            let text = without_managed_fields(object.get()).ok()?.into_owned();
+            *object = RawValue::from_string(text).ok()?;
         }
     }
-    let review: AdmissionReview<DynamicObject> = serde_json::from_value(review).ok()?;
+    review.insert("request".to_owned(), to_raw_value(&request).ok()?);
+    let review = serde_json::to_vec(&review).ok()?;
+    let review: AdmissionReview<DynamicObject> = serde_json::from_slice(&review).ok()?;
     review.try_into().ok()
 }
 
@@ -377,13 +385,19 @@ mod tests {
 
     use super::*;
 
+    /// Nesting that the API server accepts, and serde_json does not.
+    const DEPTH: usize = 1_000;
+
     #[test]
     fn managed_fields_that_cannot_be_decoded_do_not_end_a_review() {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
                 "name": "web", "labels": { "app": "web" },
-                "managedFields": [{ "manager": "kubectl", "time": "9999-12-31T23:59:59Z" }],
+                "managedFields": [
+                    { "manager": "kubectl", "time": "9999-12-31T23:59:59Z" },
+                    { "manager": "deep", "fieldsV1": "DEEP" },
+                ],
             },
         });
         let kind = json!({ "group": "", "version": "v1", "kind": "Pod" });
@@ -395,7 +409,9 @@ mod tests {
                 "operation": "DELETE", "userInfo": {}, "object": null, "oldObject": pod,
             },
         });
-        let request = admission_request(review.to_string().as_bytes()).unwrap();
+        let deep = format!("{}1{}", r#"{"f:a":"#.repeat(DEPTH), "}".repeat(DEPTH));
+        let review = review.to_string().replace("\"DEEP\"", &deep);
+        let request = admission_request(review.as_bytes()).unwrap();
         let metadata = request.old_object.unwrap().metadata;
         assert_eq!(metadata.managed_fields, None);
         assert_eq!(metadata.labels.unwrap()["app"], "web");

@@ -144,8 +144,12 @@ impl<K: Resource + Clone> Resource for Decoded<K> {
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
 /// Removes `metadata.managedFields`, which no operator reads, and which any client may fill with
-/// what cannot be decoded.
-fn without_managed_fields(text: &str) -> serde_json::Result<Cow<'_, str>> {
+/// what cannot be decoded: they may be nested more deeply than serde_json permits.
+///
+/// # Errors
+///
+/// If the text is no JSON object with metadata.
+pub fn without_managed_fields(text: &str) -> serde_json::Result<Cow<'_, str>> {
     let mut object: Fields<'_> = serde_json::from_str(text)?;
     let Some(metadata) = object.get("metadata") else { return Ok(text.into()) };
     let mut metadata: Fields<'_> = serde_json::from_str(metadata.get())?;
