@@ -34,7 +34,7 @@ enum Event {
     /// Index into [`POLICIES`].
     Policy(usize),
     Label(usize, &'static str),
-    FailPod(usize),
+    EndPod(usize, &'static str),
     DeletePod(usize),
     DeleteClaim(usize),
     /// Storage request of the claim template, see [`storage`].
@@ -88,7 +88,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         2 => (0..6_usize).prop_map(Event::Partition),
         1 => (0..POLICIES.len()).prop_map(Event::Policy),
         2 => (0..8_usize, labels).prop_map(|(pod, label)| Event::Label(pod, label)),
-        1 => (0..8_usize).prop_map(Event::FailPod),
+        1 => (0..8_usize, prop_oneof![Just("Failed"), Just("Succeeded")])
+            .prop_map(|(pod, phase)| Event::EndPod(pod, phase)),
         1 => (0..8_usize).prop_map(Event::DeletePod),
         1 => (0..8_usize).prop_map(Event::DeleteClaim),
         1 => (0..2_usize).prop_map(Event::Storage),
@@ -218,7 +219,7 @@ impl World {
                     self.operate_on(event, &pod);
                 }
             }
-            Event::Label(n, _) | Event::FailPod(n) | Event::DeletePod(n) => {
+            Event::Label(n, _) | Event::EndPod(n, _) | Event::DeletePod(n) => {
                 if let Some(pod) = pod_at(n).filter(Pod::is_live) {
                     self.change_pod(&pod, event);
                 }
@@ -368,9 +369,9 @@ impl World {
             self.label(pod.name(), label, Some("1"));
         } else if let Event::DeletePod(_) = event {
             self.cluster.delete("pods", pod.name());
-        } else {
+        } else if let Event::EndPod(_, phase) = event {
             self.cluster.change("pods", pod.name(), |pod| {
-                pod["status"]["phase"] = json!("Failed");
+                pod["status"]["phase"] = json!(phase);
                 pod["status"]["conditions"] = json!([]);
             });
         }
