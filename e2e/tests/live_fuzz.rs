@@ -96,12 +96,12 @@ impl Hostility {
 /// Memory, in KiB, that an operator may use for each number of objects of each kind: twice what was
 /// measured with 10,000. The shipped limits are enough for the default number.
 const KIBIBYTES: [(&str, f64); 6] = [
-    ("collaset-operator", 132.0),
-    ("consist-operator", 28.0),
-    ("instance-operator", 60.0),
-    ("lifecycle-operator", 28.0),
-    ("operationjob-operator", 42.0),
-    ("transition-rule-operator", 43.0),
+    ("collaset-operator", 95.0),
+    ("consist-operator", 24.0),
+    ("instance-operator", 82.0),
+    ("lifecycle-operator", 29.0),
+    ("operationjob-operator", 39.0),
+    ("transition-rule-operator", 37.0),
 ];
 
 /// A kind of objects, and the fields without which none is accepted.
@@ -564,7 +564,11 @@ async fn random_and_hostile_objects_stop_no_operator() {
         eprintln!("{operator}: peak {:.0} MiB", process.peak_mebibytes());
         assert_eq!(process.exits().len(), 1, "{operator} ended once, when it was killed");
     }
-    cluster.assert_no_forbidden_requests().unwrap();
+    // Random Instances name ServiceAccounts without rights; the operators' own suffice.
+    let (requests, _) = cluster.requests(0).unwrap();
+    let own = requests.iter().filter(|r| r.is_operator_request() && !r.is_impersonated());
+    let forbidden: Vec<_> = own.filter(|request| request.is_unauthorized()).collect();
+    assert!(forbidden.is_empty(), "requests forbidden by the shipped roles: {forbidden:#?}");
 }
 
 fn operators() -> impl Iterator<Item = &'static str> {
