@@ -210,7 +210,7 @@ async fn a_claim_of_another_template_goes_with_the_update(cluster: &TestCluster)
     let exclude = json!({ "replicas": 0, "scaleStrategy": { "podToExclude": [name] } });
     cluster.patch(donor, exclude).await.unwrap();
     cluster.wait_for_pod(&name, |pod| !is_owned(pod)).await.unwrap();
-    cluster.wait_for_replicas(donor, [0; 4]).await.unwrap();
+    cluster.wait_for_status(donor, TIMEOUT, |status| status.replicas == 0).await.unwrap();
     let label = format!("app={set}");
     for object in [format!("pod/{name}"), format!("pvc/{claim}")] {
         cluster.plane.kubectl(&["label", "--overwrite", &object, &label]).await.unwrap();
