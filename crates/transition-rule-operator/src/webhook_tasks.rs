@@ -93,12 +93,15 @@ impl WebhookTasks {
         let rule = observed.webhook_rules().find(|defined| defined.is(&call.rule_ref))?.rule;
         let spec = rule.spec.webhook.as_ref()?;
         let webhook = self.rules.get_mut(&call.rule_ref)?;
-        if webhook.in_flight || self.queued > QUEUED_MAX - REQUEST_MAX {
+        if webhook.in_flight {
             return None;
         }
         if let Some(backoff) = webhook.backoff.clone().filter(|backoff| now < backoff.until) {
             webhook.fail(call.subjects.values(), &backoff.error, backoff.until);
             return Some(CallStart::Failed);
+        }
+        if self.queued > QUEUED_MAX - REQUEST_MAX {
+            return None;
         }
         let (mut resources, mut subjects, mut size) = (Vec::new(), BTreeMap::new(), 0);
         for (name, subject) in &call.subjects {
