@@ -772,8 +772,25 @@ impl TestCluster {
     ///
     /// If a request was forbidden; the error lists the requests.
     pub fn assert_no_forbidden_requests(&self) -> anyhow::Result<()> {
+        self.assert_none_forbidden(audit::Request::is_operator_request)
+    }
+
+    /// As [`assert_no_forbidden_requests`](Self::assert_no_forbidden_requests), of the requests that operators
+    /// make as themselves: Instances may name ServiceAccounts without rights.
+    ///
+    /// # Errors
+    ///
+    /// If there is one, or the audit log cannot be read.
+    pub fn assert_no_own_forbidden_requests(&self) -> anyhow::Result<()> {
+        self.assert_none_forbidden(|r| r.is_operator_request() && !r.is_impersonated())
+    }
+
+    fn assert_none_forbidden(
+        &self,
+        is_counted: impl Fn(&audit::Request) -> bool,
+    ) -> anyhow::Result<()> {
         let (all, _) = self.requests(0)?;
-        let is_forbidden = |r: &&audit::Request| r.is_operator_request() && r.is_unauthorized();
+        let is_forbidden = |r: &&audit::Request| is_counted(r) && r.is_unauthorized();
         let forbidden: Vec<_> = all.iter().filter(is_forbidden).collect();
         anyhow::ensure!(
             forbidden.is_empty(),

@@ -564,11 +564,8 @@ async fn random_and_hostile_objects_stop_no_operator() {
         eprintln!("{operator}: peak {:.0} MiB", process.peak_mebibytes());
         assert_eq!(process.exits().len(), 1, "{operator} ended once, when it was killed");
     }
-    // Random Instances name ServiceAccounts without rights; the operators' own suffice.
-    let (requests, _) = cluster.requests(0).unwrap();
-    let own = requests.iter().filter(|r| r.is_operator_request() && !r.is_impersonated());
-    let forbidden: Vec<_> = own.filter(|request| request.is_unauthorized()).collect();
-    assert!(forbidden.is_empty(), "requests forbidden by the shipped roles: {forbidden:#?}");
+    // Random Instances name ServiceAccounts without rights.
+    cluster.assert_no_own_forbidden_requests().unwrap();
 }
 
 fn operators() -> impl Iterator<Item = &'static str> {

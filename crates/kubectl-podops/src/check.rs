@@ -8,13 +8,11 @@ mod workloads;
 
 use crate::{
     finding::Findings,
-    installation::{CUSTOM, Installation, OPERATORS, defines_custom, is_of_kuperator},
+    installation::{
+        CUSTOM, Installation, OLDEST_MINOR, OPERATORS, POLICIES_SINCE, defines_custom,
+        is_of_kuperator,
+    },
 };
-
-/// Oldest supported minor version of Kubernetes.
-const OLDEST_MINOR: u32 = 33;
-/// First minor version with the MutatingAdmissionPolicies of `install.yaml`.
-const MUTATING_POLICIES_MINOR: u32 = 36;
 
 /// Checks an installation.
 #[must_use]
@@ -50,7 +48,7 @@ fn check_server(installation: &Installation, findings: &mut Findings) {
 
 /// Manifest of a release for this minor version of Kubernetes.
 fn manifest(minor: u32) -> &'static str {
-    if minor < MUTATING_POLICIES_MINOR { "install-kubernetes-1.33.yaml" } else { "install.yaml" }
+    if minor < POLICIES_SINCE { "install-kubernetes-1.33.yaml" } else { "install.yaml" }
 }
 
 /// Objects that wait for an operator, although none is installed.

@@ -84,6 +84,11 @@ static ALL: [Kind; 33] = [
     kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules", Scope::OperatorNamespace),
 ];
 
+/// Oldest supported minor version of Kubernetes.
+pub(crate) const OLDEST_MINOR: u32 = 33;
+/// First minor version of Kubernetes that serves MutatingAdmissionPolicies, which `install.yaml` has.
+pub(crate) const POLICIES_SINCE: u32 = 36;
+
 /// Operators of Podops.
 pub(crate) const OPERATORS: [&str; 6] = [
     "collaset-operator",

@@ -10,6 +10,7 @@ mod templates;
 pub use self::{
     parameter_checks::{ParameterCheck, UnknownCheck, check_parameters},
     report::{Report, duplicates},
+    tasks::is_same_object,
 };
 use crate::{convert, package::Package, template::is_version};
 

@@ -8,7 +8,8 @@ mod pod;
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use podops_api::kudo::{PipeFile, Task, artifact_part};
+use podops_api::kudo::{PipeFile, Task};
+use podops_packages::verify::is_same_object;
 use serde_json::Value;
 
 use self::artifact::artifact;
@@ -115,11 +116,7 @@ fn check(task: &Task, context: &TaskContext<'_>) -> Result<(), TaskFailure> {
         if used.filter(|other| other.key == file.key).count() > 1 {
             return failed(format!("pipe key {} is used twice", file.key));
         }
-        let part = artifact_part(&file.key);
-        let same = task.spec.pipe.iter().find(|other| {
-            other.key != file.key && other.kind == file.kind && artifact_part(&other.key) == part
-        });
-        if let Some(other) = same {
+        if let Some(other) = task.spec.pipe.iter().find(|other| is_same_object(file, other)) {
             return failed(format!(
                 "pipe keys {} and {} have the same object, because its name has only letters and digits of them",
                 file.key, other.key

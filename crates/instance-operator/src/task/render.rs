@@ -124,9 +124,10 @@ fn check_instances(
 ) -> Result<(), TaskFailure> {
     let parameters: Vec<&Value> =
         objects.iter().filter_map(|rendered| parameters_of_instance(&rendered.object)).collect();
-    let Some(placeholders) = Placeholders::of(context).filter(|_| !parameters.is_empty()) else {
+    if parameters.is_empty() {
         return Ok(());
-    };
+    }
+    let Some(placeholders) = Placeholders::of(context) else { return Ok(()) };
     let data = Data { parameters: placeholders.parameters, ..data.clone() };
     let text = render(resource, &data, context)?;
     let hidden = yaml::documents(&text).into_iter().filter_map(|text| yaml::read(text).ok());

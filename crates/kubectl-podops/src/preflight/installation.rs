@@ -7,14 +7,13 @@ use super::{
     direction::Direction,
     objects::{Inventory, items, subject},
 };
-use crate::finding::Findings;
+use crate::{
+    finding::Findings,
+    installation::{OLDEST_MINOR, POLICIES_SINCE},
+};
 
 /// Label of the objects of Podops.
 const PART_OF: &str = "app.kubernetes.io/part-of";
-/// First minor version of Kubernetes that serves MutatingAdmissionPolicies.
-const POLICIES_SINCE: u32 = 36;
-/// Oldest supported minor version of Kubernetes.
-const OLDEST_MINOR: u32 = 33;
 
 pub(super) fn check(inventory: &Inventory, direction: Direction, findings: &mut Findings) {
     let is_replaced = match direction {

@@ -101,8 +101,10 @@ fn invalid_condition(task: &Task) -> Option<String> {
     })
 }
 
-/// Returns whether two files of a Pipe task have different keys, and the same object.
-fn is_same_object(a: &PipeFile, b: &PipeFile) -> bool {
+/// Returns whether two files of a Pipe task have different keys, and the same object: its name has only the
+/// letters and digits of a key.
+#[must_use]
+pub fn is_same_object(a: &PipeFile, b: &PipeFile) -> bool {
     a.key != b.key && a.kind == b.kind && artifact_part(&a.key) == artifact_part(&b.key)
 }
 
