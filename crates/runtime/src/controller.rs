@@ -5,12 +5,11 @@
 //! shutdown that completes even if a watch never became ready.
 
 use std::{
-    cell::Cell,
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
     fmt::Debug,
     future::{Future, poll_fn},
-    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -33,6 +32,7 @@ use parking_lot::Mutex;
 use podops_client::{backoff, error::Chain, object_key::ObjectKey};
 use serde::de::DeserializeOwned;
 use tokio::{
+    sync::oneshot,
     task::{JoinError, spawn_blocking},
     time::{Instant, sleep, timeout},
 };
@@ -67,13 +67,15 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(30);
 const MIN_INTERVAL_MAX: Duration = Duration::from_secs(30);
 
 tokio::task_local! {
-    /// CPU time that the current reconcile has used in other threads.
-    static OFF_THREAD: Cell<Duration>;
+    /// Work of the current reconcile in other threads: each sends its duration at its end.
+    static OFF_THREAD: RefCell<Vec<oneshot::Receiver<Duration>>>;
 }
 
 /// Runs work that may take seconds and does not yield in a thread of its own, so that other
 /// objects, the Lease and the probes do not wait for it. Its duration counts as time that the
-/// reconcile was busy.
+/// reconcile was busy. A thread cannot be ended: the object of a reconcile that has exceeded its
+/// deadline is not reconciled again before the work has ended, so there are never more threads than
+/// reconciles.
 ///
 /// # Errors
 ///
@@ -81,14 +83,28 @@ tokio::task_local! {
 pub async fn run_off_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
+    let (ended, end) = oneshot::channel();
+    let registered = OFF_THREAD.try_with(|running| running.borrow_mut().push(end));
+    debug_assert!(registered.is_ok(), "called outside of a reconcile");
     let timed = move || {
         let started = Instant::now();
-        (work(), started.elapsed())
+        let result = work();
+        // There is no receiver outside of a reconcile.
+        let _ = ended.send(started.elapsed());
+        result
     };
-    let (result, elapsed) = spawn_blocking(timed).await?;
-    let recorded = OFF_THREAD.try_with(|busy| busy.set(busy.get() + elapsed));
-    debug_assert!(recorded.is_ok(), "called outside of a reconcile");
-    Ok(result)
+    spawn_blocking(timed).await
+}
+
+/// Waits until the work of the current reconcile in other threads has ended, and returns how long it
+/// took in total.
+async fn off_thread_time() -> Duration {
+    let mut total = Duration::ZERO;
+    for end in OFF_THREAD.with(RefCell::take) {
+        // The sender of work that panicked is dropped.
+        total += end.await.unwrap_or_default();
+    }
+    total
 }
 
 /// Objects to reconcile, and the limits of the controller.
@@ -335,7 +351,7 @@ where
     }
     let started = Instant::now();
     let timed = async {
-        let mut reconcile = pin!(reconcile(object));
+        let mut reconcile = Box::pin(reconcile(object));
         let mut busy = Duration::ZERO;
         let polled = poll_fn(|cx| {
             let poll_started = Instant::now();
@@ -344,9 +360,10 @@ where
             polled
         });
         let result = timeout(context.deadline, polled).await;
-        (result, busy + OFF_THREAD.with(Cell::get))
+        drop(reconcile);
+        (result, busy + off_thread_time().await)
     };
-    let (result, busy) = OFF_THREAD.scope(Cell::default(), timed).await;
+    let (result, busy) = OFF_THREAD.scope(RefCell::default(), timed).await;
     let result = result.unwrap_or_else(|_| Err(Cause::Timeout(context.deadline).into()));
     context.metrics.reconcile_seconds.observe(started.elapsed().as_secs_f64());
     let next = context.turns.lock().finish(&key);
@@ -456,6 +473,36 @@ mod tests {
             .unwrap();
         let times = times.lock();
         assert!(times[1] - times[0] >= Duration::from_millis(600), "{times:?}");
+    }
+
+    #[tokio::test]
+    async fn work_that_exceeds_the_deadline_runs_once_at_a_time() {
+        let (end, stop) = Shutdown::new();
+        let events = vec![Event::Init, Event::InitApply(object("a", 0)), Event::InitDone];
+        let mut process = process(stop);
+        process.args.reconcile_timeout = Duration::from_millis(20);
+        let (end, running) = (Arc::new(end), Arc::new(AtomicU32::new(0)));
+        let (most, runs) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let (seen, counted) = (most.clone(), runs.clone());
+        let controller = run(process, config(events), move |_| {
+            let (end, running) = (end.clone(), running.clone());
+            let (seen, counted) = (seen.clone(), counted.clone());
+            async move {
+                if counted.fetch_add(1, Ordering::Relaxed) == 2 {
+                    end.send_replace(true);
+                }
+                let work = move || {
+                    seen.fetch_max(running.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    // Longer than the deadline and the delay after a failure together.
+                    std::thread::sleep(Duration::from_secs(2));
+                    running.fetch_sub(1, Ordering::Relaxed);
+                };
+                run_off_thread(work).await.map_err(Cause::Panic)?;
+                Ok(Requeue::AwaitChange)
+            }
+        });
+        timeout(Duration::from_secs(60), controller).await.expect("does not end").unwrap();
+        assert_eq!(most.load(Ordering::Relaxed), 1, "{runs:?} runs");
     }
 
     /// One tenant's objects may be many, and their requests may hang.
