@@ -68,7 +68,9 @@ impl<'a> Planner<'a> {
         let checks = Rejections::split(rejections);
         self.count_rejections(&checks.dry_run);
         if !checks.enforced.is_empty() {
-            return self.reject(waiting, &checks.enforced);
+            let mut blocking = checks.enforced;
+            blocking.extend(self.closed_budgets(waiting.pod, &rules));
+            return self.reject(waiting, &blocking);
         }
         let budgets = self.budget_rejections(waiting.pod, &rules);
         self.count_rejections(&budgets.dry_run);

@@ -146,4 +146,16 @@ impl<'a> Planner<'a> {
         });
         Rejections::split(rejections.collect())
     }
+
+    /// Rejections by enforced budgets that permit no Pod at all. They are named beside other
+    /// rejections, since they remain when those end; a budget that is only used up may not.
+    pub(super) fn closed_budgets(
+        &self,
+        pod: &PodView,
+        rules: &[DefinedRule<'a>],
+    ) -> Vec<Rejection<'a>> {
+        let mut closed = self.budget_rejections(pod, rules).enforced;
+        closed.retain(|rejection| self.ledger.permits_none(rejection.defined));
+        closed
+    }
 }

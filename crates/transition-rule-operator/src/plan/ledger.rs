@@ -107,6 +107,16 @@ impl<'a> BudgetLedger<'a> {
         spec.disruption_budget.as_ref().and_then(|_| self.disruption_budget_reason(pod))
     }
 
+    /// Returns true if the limits of the rule permit no Pod to be unavailable.
+    pub(super) fn permits_none(&self, defined: DefinedRule<'_>) -> bool {
+        let Limits { max_unavailable, min_available } = self.limits(defined);
+        let total = self.counts(defined.owner).total;
+        let spread = defined.rule.spec.topology_spread.as_ref();
+        max_unavailable == Some(0)
+            || min_available.is_some_and(|min| min >= total)
+            || spread.is_some_and(|spread| spread.max_unavailable == 0)
+    }
+
     fn available_policy_reason(&self, defined: DefinedRule<'_>) -> Option<String> {
         let counts = self.counts(defined.owner);
         let Limits { max_unavailable, min_available } = self.limits(defined);

@@ -247,6 +247,22 @@ fn pods_rejected_by_another_rule_consume_no_capacity() {
     );
 }
 
+/// Otherwise it would be found only after the other cause has been removed.
+#[test]
+fn a_budget_of_zero_is_named_beside_other_rejections() {
+    let label = json!([{ "name": "label", "labelCheck": { "requires": { "matchLabels": { "ok": "yes" } } } }]);
+    let named = |policy: Value| {
+        let budget = rule("budget", &json!([{ "name": "most", "availablePolicy": policy }]));
+        let pods = vec![waiting("a", 2), waiting("b", 1), pod("c", &[])];
+        plan(&observed(vec![budget, rule("other", &label)], pods), now()).to_string()
+    };
+    let both = "a waits for budget/most, other/label; b waits for budget/most, other/label";
+    assert_eq!(named(json!({ "maxUnavailableValue": 0 })), both);
+    assert_eq!(named(json!({ "minAvailableValue": "100%" })), both);
+    let other = "a waits for other/label; b waits for other/label";
+    assert_eq!(named(json!({ "maxUnavailableValue": 1 })), other);
+}
+
 #[test]
 fn operations_pass_in_order_of_their_start() {
     let pods = vec![waiting("a", 1), waiting("b", 5), waiting("c", 3)];
