@@ -4,31 +4,61 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    collections::BTreeSet,
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use podops_api::{operation_job::OperationJob, well_known};
-use podops_e2e::cluster::{TestCluster, image, programs};
+use podops_api::{
+    lifecycle::LabelKind, operation_job::OperationJob, pod_decoration::PodDecoration, well_known,
+};
+use podops_e2e::{
+    balancers::Haproxy,
+    cluster::{TestCluster, eventually, image, programs},
+};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Number of prepared situations.
-const SITUATIONS: usize = 25;
+/// Guide with the table of the prepared situations.
+const GUIDE: &str = include_str!("../../docs/how-to/why-is-my-pod-waiting.md");
 
 /// Situation of one Pod, CollaSet or node, and a part of its explanation.
 struct Situation {
     name: &'static str,
     target: String,
     expected: &'static str,
+}
+
+impl Situation {
+    /// Row of the table in the guide.
+    fn row(&self) -> String {
+        format!("| {} | `{}` |", self.name, self.expected)
+    }
+
+    /// Returns whether the explanation of a Pod has the expected cause and no other, and that of a CollaSet
+    /// or a node has it among others: their Pods wait for different causes.
+    fn is_explained(&self, explanation: &Value) -> bool {
+        let causes = explanation["causes"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let is_expected =
+            |cause: &Value| texts(cause).iter().any(|text| text.contains(self.expected));
+        let has_one = !self.target.starts_with("pod/") || causes.len() == 1;
+        has_one && causes.iter().any(is_expected)
+    }
+}
+
+/// Messages and remedies of a cause and of its causes.
+fn texts(cause: &Value) -> Vec<&str> {
+    let own = ["message", "remedy"].into_iter().filter_map(|field| cause[field].as_str());
+    let deeper = cause["because"].as_array().into_iter().flatten().flat_map(texts);
+    own.chain(deeper).collect()
 }
 
 fn podops(cluster: &TestCluster, args: &[&str]) -> Output {
@@ -56,24 +86,22 @@ fn error(cluster: &TestCluster, args: &[&str]) -> String {
     error.trim_end().to_owned()
 }
 
-/// Waits until each situation is explained; prints the table.
+/// Waits until each situation is explained.
 async fn assert_explained(cluster: &TestCluster, situations: &[Situation]) {
     let mut wrong = Vec::new();
-    for Situation { name, target, expected } in situations {
-        let started = Instant::now();
-        let given = loop {
-            let output = podops(cluster, &["explain", target]);
-            let given = String::from_utf8_lossy(&output.stdout).into_owned();
-            if given.contains(expected) || started.elapsed() > TIMEOUT {
-                break given;
-            }
+    for situation in situations {
+        let (name, target) = (situation.name, &situation.target);
+        let (started, mut given) = (Instant::now(), Value::Null);
+        while !situation.is_explained(&given) && started.elapsed() < TIMEOUT {
             tokio::time::sleep(POLL_INTERVAL).await;
-        };
-        let verdict = if given.contains(expected) { "explained" } else { "NOT explained" };
-        eprintln!("{name}: {verdict}\n{given}");
-        if !given.contains(expected) {
-            wrong.push(format!("{name}: expected {expected}, given\n{given}"));
+            let output = podops(cluster, &["explain", target, "--output", "json"]);
+            given = serde_json::from_slice(&output.stdout).unwrap_or_default();
         }
+        if !situation.is_explained(&given) {
+            wrong.push(format!("{name}: expected {}, given {given:#}", situation.expected));
+        }
+        eprintln!("{name}:\n{}", output(cluster, &["explain", target]));
+        assert!(GUIDE.contains(&situation.row()), "not in the guide: {}", situation.row());
     }
     eprintln!("{} of {} explained", situations.len() - wrong.len(), situations.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -257,10 +285,90 @@ async fn other_situations(cluster: &TestCluster) -> Vec<Situation> {
     ]
 }
 
+/// Situations of Services, decorations and nodes.
+async fn traffic_situations(cluster: &TestCluster) -> Vec<Situation> {
+    // Nothing listens there.
+    let [unreachable, unserving] = ["127.0.0.1:1", "127.0.0.1:2"]
+        .map(|address| Haproxy::annotations(&[address.parse().unwrap()]));
+    let drained = create(cluster, "drained", 1, &json!({})).await;
+    let employed = drained.strip_prefix("pod/").unwrap();
+    cluster
+        .create_managed_service("drained", json!({ "app": "drained" }), &json!({}))
+        .await
+        .unwrap();
+    let has_finalizer = |pod: &Pod| pod.finalizers().iter().any(|f| f.starts_with("prot."));
+    cluster.wait_for_pod(employed, has_finalizer).await.unwrap();
+    let services: Api<Service> = cluster.api();
+    let broken = Patch::Merge(json!({ "metadata": { "annotations": unreachable } }));
+    services.patch("drained", &PatchParams::default(), &broken).await.unwrap();
+    cluster.set_image("drained", "nginx:2").await.unwrap();
+    cluster
+        .create_managed_service("unserved", json!({ "app": "unserved" }), &unserving)
+        .await
+        .unwrap();
+    cluster.create_with("unserved", 1, "nginx:1", &json!({})).await.unwrap();
+    let exists = async || Ok(!cluster.pods_of("unserved").await?.is_empty());
+    eventually(TIMEOUT, exists).await.unwrap();
+    let unserved = format!("pod/{}", first_pod(cluster, "unserved").await);
+    let decorated = create(cluster, "decorated", 1, &json!({})).await;
+    let decoration = json!({
+        "metadata": { "name": "log" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "decorated" } },
+            "updateStrategy": { "rollingUpdate": { "partition": 1 } },
+            "template": { "containers": [{ "name": "log", "image": "log:1" }] },
+        },
+    });
+    let decorations: Api<PodDecoration> = cluster.api();
+    let decoration = serde_json::from_value(decoration).unwrap();
+    decorations.create(&PostParams::default(), &decoration).await.unwrap();
+    let malformed = create(cluster, "malformed", 1, &json!({})).await;
+    // Pods from before the installation may have such labels.
+    let policy = ["delete", "validatingadmissionpolicybinding", "podops-lifecycle-labels"];
+    cluster.plane.kubectl(&policy).await.unwrap();
+    let name = malformed.strip_prefix("pod/").unwrap();
+    let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+    let invalid = json!({ "labels": { "operating.podopslifecycle.kusionstack.io": "1" } });
+    let change = Patch::Merge(json!({ "metadata": invalid }));
+    let is_accepted = async || Ok(cluster.pods().patch(name, &dry_run, &change).await.is_ok());
+    eventually(TIMEOUT, is_accepted).await.unwrap();
+    label(cluster, &malformed, json!({ "operating.podopslifecycle.kusionstack.io": "1" })).await;
+    vec![
+        situation(
+            "traffic of a Service",
+            drained,
+            "the Pod is protected by Service/default/drained",
+        ),
+        situation(
+            "no traffic yet",
+            unserved,
+            "Service/default/unserved does not send traffic to the Pod yet",
+        ),
+        situation("a decoration", decorated, "rollingUpdate.partition keeps 1 Pods"),
+        situation("a malformed label", malformed, "lifecycle-operator does not reconcile the Pod"),
+    ]
+}
+
 /// Situations in which operators are not running.
 async fn absence_situations(cluster: &mut TestCluster) -> Vec<Situation> {
-    let rule = format!("pod/{}", first_pod(cluster, "rule").await);
+    let unserved = format!("pod/{}", first_pod(cluster, "unserved").await);
     let untouched = create(cluster, "untouched", 1, &json!({})).await;
+    let unjudged = create(cluster, "unjudged", 1, &json!({})).await;
+    let unrestarted = create(cluster, "unrestarted", 1, &json!({})).await;
+    for operator in ["transition-rule-operator", "operationjob-operator", "consist-operator"] {
+        cluster.stop_operator(operator).await.unwrap();
+    }
+    let gate = format!("{}/{}", well_known::PRE_CHECK_GATE, well_known::TRANSITION_RULE);
+    label(cluster, &unjudged, json!({ gate: "1" })).await;
+    cluster.set_image("unjudged", "nginx:2").await.unwrap();
+    let name = unjudged.strip_prefix("pod/").unwrap();
+    let is_checked = |pod: &Pod| pod.labels().contains_key(&LabelKind::PreCheck.key("collaset"));
+    cluster.wait_for_pod(name, is_checked).await.unwrap();
+    let name = unrestarted.strip_prefix("pod/").unwrap();
+    let job = json!({ "metadata": { "name": "unrestarted" },
+        "spec": { "action": "Restart", "targets": [{ "name": name }] } });
+    let jobs: Api<OperationJob> = cluster.api();
+    jobs.create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();
     for operator in ["lifecycle-operator", "collaset-operator"] {
         cluster.stop_operator(operator).await.unwrap();
     }
@@ -284,7 +392,13 @@ async fn absence_situations(cluster: &mut TestCluster) -> Vec<Situation> {
             "collaset/rule".to_owned(),
             "collaset-operator is not running",
         ),
-        situation("a rule still rejects", rule, "rule none of PodTransitionRule budget rejects it"),
+        situation(
+            "no transition-rule-operator",
+            unjudged,
+            "transition-rule-operator is not running",
+        ),
+        situation("no operationjob-operator", unrestarted, "operationjob-operator is not running"),
+        situation("no consist-operator", unserved, "consist-operator is not running"),
     ]
 }
 
@@ -294,13 +408,18 @@ async fn explain_names_the_true_cause() {
     let mut situations = lifecycle_situations(&cluster).await;
     situations.extend(rollout_situations(&cluster).await);
     situations.extend(other_situations(&cluster).await);
+    situations.extend(traffic_situations(&cluster).await);
     assert_explained(&cluster, &situations).await;
     let top = output(&cluster, &["top"]);
     assert!(top.contains("rule none of PodTransitionRule budget rejects it"), "{top}");
     assert!(top.contains("budget/none"), "{top}");
     let absence = absence_situations(&mut cluster).await;
     assert_explained(&cluster, &absence).await;
-    assert_eq!(situations.len() + absence.len(), SITUATIONS);
+    let all =
+        situations.iter().chain(&absence).map(|situation| (situation.name, situation.expected));
+    let expected: BTreeSet<&str> = all.clone().map(|(_, expected)| expected).collect();
+    assert_eq!(expected.len(), all.count(), "each situation has a cause of its own");
+    assert!(expected.len() >= 25, "{} situations", expected.len());
     let check = podops(&cluster, &["check"]);
     let findings = String::from_utf8(check.stdout).unwrap();
     assert!(!check.status.success(), "{findings}");
@@ -354,6 +473,7 @@ async fn commands_change_and_show_a_rollout() {
         assert_closed_pipe_is_an_error(&cluster, command).await;
     }
     assert_missing_permission_is_named(&cluster).await;
+    assert_narrow_terminal_is_kept(&cluster).await;
 }
 
 /// The reader of the pipe ends before the command writes.
@@ -511,13 +631,55 @@ async fn the_demo_shows_each_step_and_leaves_nothing() {
     assert_eq!(exists, "Error: collaset/podops-demo exists in namespace default; delete it first");
 }
 
-#[test]
-fn a_missing_cluster_is_one_line() {
+/// Error in one line of a command that fails without a cluster.
+fn local_error(arguments: &[&str], kubeconfig: &str) -> String {
     let mut command = Command::new(programs().unwrap().join("kubectl-podops"));
-    command.args(["get", "web"]).env("KUBECONFIG", "/nonexistent").env("HOME", "/nonexistent");
+    command.args(arguments).env("KUBECONFIG", kubeconfig).env("HOME", "/nonexistent");
     let output = command.output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success());
-    assert!(error.starts_with("Error: no cluster: "), "{error}");
-    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}");
+    assert_eq!(error.lines().count(), 1, "{arguments:?}: {error}");
+    error.trim_end().to_owned()
+}
+
+#[test]
+fn bad_input_is_an_error_in_one_line() {
+    let missing = local_error(&["get", "web"], "/nonexistent");
+    assert!(missing.starts_with("Error: no cluster: "), "{missing}");
+    let kubeconfig = tempfile::NamedTempFile::new().unwrap();
+    // Nothing listens there.
+    let config = "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+                  clusters: [{ name: c, cluster: { server: \"http://127.0.0.1:1\" } }]\n\
+                  users: [{ name: c, user: {} }]\n\
+                  contexts: [{ name: c, context: { cluster: c, user: c } }]\n";
+    std::fs::write(kubeconfig.path(), config).unwrap();
+    let kubeconfig = kubeconfig.path().to_str().unwrap();
+    for arguments in [&["get", "web"][..], &["check"], &["explain", "pod/web-1"], &["top"]] {
+        let refused = local_error(arguments, kubeconfig);
+        assert!(refused.contains("Connection refused"), "{refused}");
+    }
+    let context = local_error(&["get", "web", "--context", "other"], kubeconfig);
+    assert!(context.starts_with("Error: no cluster: "), "{context}");
+    let cases = [
+        (&["get"][..], "the following required arguments were not provided"),
+        (&["got", "web"], "unrecognized subcommand 'got'"),
+        (&["get", "web", "--wide"], "unexpected argument '--wide' found"),
+        (&["explain", "volume/web"], "volume/web"),
+        (&["status", "web", "--timeout", "soon"], "'soon'"),
+    ];
+    for (arguments, expected) in cases {
+        let usage = local_error(arguments, kubeconfig);
+        assert!(usage.contains(expected), "{usage}");
+        assert!(usage.ends_with("; see --help"), "{usage}");
+    }
+}
+
+/// The lines of a tree fit into a narrow terminal.
+async fn assert_narrow_terminal_is_kept(cluster: &TestCluster) {
+    let script =
+        "script --quiet --command 'stty cols 40 rows 10; kubectl-podops get web' /dev/null";
+    let printed = cluster.plane.shell(script, &programs().unwrap()).await.unwrap();
+    let lines: Vec<&str> = printed.lines().map(|line| line.trim_end_matches('\r')).collect();
+    assert!(lines.len() > 3 && lines[0].starts_with("collaset/web"), "{printed}");
+    assert!(lines.iter().all(|line| line.chars().count() <= 40), "{printed}");
 }

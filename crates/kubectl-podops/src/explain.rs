@@ -1,5 +1,6 @@
 //! Why a Pod, a CollaSet or a node waits. Pure: objects in, causes with remedies out.
 
+mod decoration;
 mod node;
 mod operation;
 mod pod;
@@ -12,7 +13,8 @@ use std::{fmt, sync::Arc};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use podops_api::{
-    collaset::CollaSet, operation_job::OperationJob, transition_rule::PodTransitionRule,
+    collaset::CollaSet, operation_job::OperationJob, pod_decoration::PodDecoration,
+    transition_rule::PodTransitionRule,
 };
 use serde::Serialize;
 
@@ -29,6 +31,8 @@ pub struct Facts {
     pub pods: Vec<Arc<Pod>>,
     /// PodTransitionRules.
     pub rules: Vec<PodTransitionRule>,
+    /// PodDecorations.
+    pub decorations: Vec<PodDecoration>,
     /// OperationJobs.
     pub jobs: Vec<OperationJob>,
     /// Operators whose Lease is not renewed; they are not running.

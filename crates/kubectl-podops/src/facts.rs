@@ -6,7 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::Pod};
 use kube::{Api, Client, Resource, api::ListParams};
 use podops_api::{
-    collaset::CollaSet, operation_job::OperationJob, transition_rule::PodTransitionRule, well_known,
+    collaset::CollaSet, operation_job::OperationJob, pod_decoration::PodDecoration,
+    transition_rule::PodTransitionRule, well_known,
 };
 use serde::de::DeserializeOwned;
 
@@ -19,8 +20,8 @@ const NOT_FOUND: u16 = 404;
 /// Status of a request that the user may not make.
 const FORBIDDEN: u16 = 403;
 
-/// Reads the objects of a namespace. Kinds that the cluster does not serve are left out, and rules and
-/// jobs that the user may not list; CollaSets and Pods are required.
+/// Reads the objects of a namespace. Kinds that the cluster does not serve are left out, and rules,
+/// decorations and jobs that the user may not list; CollaSets and Pods are required.
 ///
 /// # Errors
 ///
@@ -32,17 +33,18 @@ pub async fn read(
 ) -> kube::Result<Facts> {
     let controlled = ListParams::default().labels(well_known::CONTROLLED);
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let (sets, pods, rules, jobs, absent_operators) = futures::try_join!(
+    let (sets, pods, rules, decorations, jobs, absent_operators) = futures::try_join!(
         served::<CollaSet>(client, namespace),
         pods.list(&controlled),
         optional::<PodTransitionRule>(client, namespace),
+        optional::<PodDecoration>(client, namespace),
         optional::<OperationJob>(client, namespace),
         absent_operators(client, operator_namespace),
     )?;
     let pods = pods.items.into_iter().map(Arc::new).collect();
     let now = clock::now();
     let operator_namespace = operator_namespace.to_owned();
-    Ok(Facts { sets, pods, rules, jobs, absent_operators, operator_namespace, now })
+    Ok(Facts { sets, pods, rules, decorations, jobs, absent_operators, operator_namespace, now })
 }
 
 /// Lists a kind that the cluster may not serve, or the user may not list.

@@ -14,7 +14,8 @@ use kube::{
 };
 use parking_lot::Mutex;
 use podops_api::{
-    collaset::CollaSet, operation_job::OperationJob, transition_rule::PodTransitionRule, well_known,
+    collaset::CollaSet, operation_job::OperationJob, pod_decoration::PodDecoration,
+    transition_rule::PodTransitionRule, well_known,
 };
 use serde::de::DeserializeOwned;
 use tokio::{sync::Notify, task::JoinSet, time::sleep};
@@ -29,6 +30,7 @@ pub struct Live {
     sets: Store<CollaSet>,
     pods: Store<Pod>,
     rules: Store<PodTransitionRule>,
+    decorations: Store<PodDecoration>,
     jobs: Store<OperationJob>,
     absent_operators: Arc<Mutex<Vec<String>>>,
     operator_namespace: String,
@@ -56,6 +58,7 @@ impl Live {
             sets: follower.follow(all.clone()),
             pods: follower.follow(controlled),
             rules: follower.follow(all.clone()),
+            decorations: follower.follow(all.clone()),
             jobs: follower.follow(all),
             absent_operators: Arc::default(),
             operator_namespace: operator_namespace.to_owned(),
@@ -89,6 +92,7 @@ impl Live {
             sets: values(&self.sets),
             pods: self.pods.state(),
             rules: values(&self.rules),
+            decorations: values(&self.decorations),
             jobs: values(&self.jobs),
             absent_operators: self.absent_operators.lock().clone(),
             operator_namespace: self.operator_namespace.clone(),

@@ -21,7 +21,11 @@ mod session;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match run(Cli::parse()).await {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage_status(&error),
+    };
+    match run(cli).await {
         Ok(status) => status,
         Err(error) => {
             let message = if is_closed_pipe(&error) {
@@ -93,6 +97,24 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Preflight { to, output } => commands::check::preflight(&session, to, output).await,
     }
 }
+
+/// Prints help or the version as requested, or the error in one line. Returns the exit status.
+fn usage_status(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        drop(error.print());
+        return ExitCode::SUCCESS;
+    }
+    let text = error.to_string();
+    // What follows is a hint and the usage.
+    let message = text.split("\n\n").next().unwrap_or_default();
+    let message = message.strip_prefix("error: ").unwrap_or(message);
+    let words: Vec<&str> = message.split_whitespace().collect();
+    drop(writeln!(io::stderr(), "Error: {}; see --help", words.join(" ")));
+    ExitCode::from(USAGE)
+}
+
+/// Exit status of a command line that cannot be parsed, as clap defines it.
+const USAGE: u8 = 2;
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<io::Error>();

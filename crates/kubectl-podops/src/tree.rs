@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus},
@@ -12,7 +13,7 @@ use serde::Serialize;
 
 use crate::{
     explain::{self, Facts, age},
-    pods::{is_in_service, label, labels, name},
+    pods::{has_condition, is_in_service, label, labels, name},
 };
 
 /// Cells of the progress bar.
@@ -36,6 +37,9 @@ pub struct Tree {
     pub progress: String,
     /// Revisions that Pods run, the updated one first.
     pub revisions: Vec<RevisionNode>,
+    /// Time of the observation.
+    #[serde(skip)]
+    pub now: Timestamp,
 }
 
 /// Pods of one revision.
@@ -56,10 +60,16 @@ pub struct RevisionNode {
 pub struct PodNode {
     /// Name.
     pub name: String,
-    /// Phase of its operation, if it has one, and since when.
+    /// Phase of its operation, if it has one.
     pub phase: Option<String>,
+    /// Since when it has been in this phase, or has waited, if that is known.
+    pub since: Option<Timestamp>,
     /// Whether it is in service.
     pub is_in_service: bool,
+    /// Whether it is Ready.
+    pub is_ready: bool,
+    /// Whether its readiness gate lets it receive traffic.
+    pub is_gate_open: bool,
     /// What it waits for; empty if nothing.
     pub waits_for: String,
 }
@@ -93,6 +103,7 @@ pub fn tree(facts: &Facts, set: &str) -> Option<Tree> {
         updated: status.updated_available_replicas,
         progress: progress(&status),
         revisions,
+        now: facts.now,
     })
 }
 
@@ -112,15 +123,18 @@ fn node(facts: &Facts, pod: &Pod) -> PodNode {
     let is_idle = phase.is_none() && is_in_service(pod);
     let explanation = (!is_idle).then(|| explain::explain_pod(facts, name(pod))).flatten();
     let cause = explanation.and_then(|explanation| explanation.causes.into_iter().next());
-    let waits_for = cause.map(|cause| {
-        let since = cause.since.map(|since| format!(" {}", age(since, facts.now)));
-        let first = cause.because.first().map_or(cause.message.clone(), |b| b.message.clone());
-        format!("{first}{}", since.unwrap_or_default())
+    let since = cause.as_ref().and_then(|cause| cause.since);
+    let waits_for = cause.map(|cause| match cause.because.into_iter().next() {
+        Some(first) => first.message,
+        None => cause.message,
     });
     PodNode {
         name: name(pod).to_owned(),
         phase,
+        since,
         is_in_service: is_in_service(pod),
+        is_ready: has_condition(pod, "Ready"),
+        is_gate_open: has_condition(pod, well_known::SERVICE_READY),
         waits_for: waits_for.unwrap_or_default(),
     }
 }
@@ -132,7 +146,7 @@ fn phase(operation: &Operation) -> Option<String> {
 /// Returns the lines of a tree, at most `width` characters wide.
 #[must_use]
 pub fn lines(tree: &Tree, width: usize) -> Vec<String> {
-    let Tree { subject, desired, available, updated, progress, revisions } = tree;
+    let Tree { subject, desired, available, updated, progress, revisions, now } = tree;
     let mut lines = vec![
         format!("{subject}  {progress}"),
         format!(
@@ -146,15 +160,17 @@ pub fn lines(tree: &Tree, width: usize) -> Vec<String> {
         let updated = if revision.is_updated { " (updated)" } else { "" };
         let count = revision.pods.len();
         lines.push(format!("{branch} {}{updated}: {count} Pods", revision.name));
-        lines.extend(pod_lines(revision).into_iter().map(|line| format!("{indent} {line}")));
+        let pods = pod_lines(revision, *now).into_iter();
+        lines.extend(pods.map(|line| format!("{indent} {line}")));
     }
     lines.into_iter().map(|line| line.chars().take(width).collect()).collect()
 }
 
-fn pod_lines(revision: &RevisionNode) -> Vec<String> {
+fn pod_lines(revision: &RevisionNode, now: Timestamp) -> Vec<String> {
     let waiting = revision.pods.iter().filter(|pod| !pod.waits_for.is_empty()).count();
     let shown = revision.pods.len().min(waiting + MAX_IDLE);
-    let mut lines: Vec<String> = revision.pods.iter().take(shown).map(pod_line).collect();
+    let shown_pods = revision.pods.iter().take(shown);
+    let mut lines: Vec<String> = shown_pods.map(|pod| pod_line(pod, now)).collect();
     let rest = revision.pods.len() - shown;
     if rest > 0 {
         lines.push(format!("… {rest} more in service"));
@@ -167,15 +183,62 @@ fn pod_lines(revision: &RevisionNode) -> Vec<String> {
     lines.into_iter().enumerate().map(with_branch).collect()
 }
 
-fn pod_line(pod: &PodNode) -> String {
-    let PodNode { name, phase, is_in_service, waits_for } = pod;
+fn pod_line(pod: &PodNode, now: Timestamp) -> String {
+    let PodNode { name, phase, since, is_in_service, is_ready, is_gate_open, waits_for } = pod;
     let mark = if *is_in_service { "✔" } else { "✖" };
     let phase = phase.as_deref().unwrap_or(if *is_in_service { "in service" } else { "" });
-    format!("{mark} {name}  {phase:<10}  {waits_for}").trim_end().to_owned()
+    let age = since.map(|since| age(since, now)).unwrap_or_default();
+    let state = match (is_ready, is_gate_open) {
+        _ if *is_in_service && waits_for.is_empty() => "",
+        (true, _) => "ready",
+        (false, true) => "not ready",
+        (false, false) => "no traffic",
+    };
+    format!("{mark} {name}  {phase:<10}  {age:<6}  {state:<10}  {waits_for}").trim_end().to_owned()
 }
 
 fn bar(done: i32, total: i32) -> String {
     let [done, total] = [done, total].map(|number| usize::try_from(number).unwrap_or_default());
     let filled = (done * BAR).checked_div(total).unwrap_or(BAR).min(BAR);
     format!("{}{}", "█".repeat(filled), "░".repeat(BAR - filled))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(edit: impl FnOnce(&mut PodNode)) -> String {
+        let mut pod = PodNode {
+            name: "web-1".to_owned(),
+            phase: None,
+            since: None,
+            is_in_service: true,
+            is_ready: true,
+            is_gate_open: true,
+            waits_for: String::new(),
+        };
+        edit(&mut pod);
+        pod_line(&pod, Timestamp::from_second(72).unwrap())
+    }
+
+    #[test]
+    fn a_pod_has_its_phase_age_readiness_and_cause() {
+        assert_eq!(pod(|_| ()), "✔ web-1  in service");
+        let queued = |pod: &mut PodNode| {
+            pod.phase = Some("PreCheck".to_owned());
+            pod.since = Some(Timestamp::UNIX_EPOCH);
+            pod.waits_for = "a rule".to_owned();
+        };
+        assert_eq!(pod(queued), "✔ web-1  PreCheck    1m12s   ready       a rule");
+        let stopped = |pod: &mut PodNode| {
+            queued(pod);
+            (pod.is_in_service, pod.is_ready) = (false, false);
+        };
+        assert_eq!(pod(stopped), "✖ web-1  PreCheck    1m12s   not ready   a rule");
+        let drained = |pod: &mut PodNode| {
+            stopped(pod);
+            pod.is_gate_open = false;
+        };
+        assert_eq!(pod(drained), "✖ web-1  PreCheck    1m12s   no traffic  a rule");
+    }
 }

@@ -6,6 +6,11 @@ use crate::{
 };
 
 const KINDS: [&str; 2] = ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"];
+/// Bindings of admission policies, and the kinds of their policies.
+const POLICIES: [(&str, &str); 2] = [
+    ("MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"),
+    ("ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy"),
+];
 /// Prefix of the names of webhook configurations; the rest names their operator.
 const PREFIX: &str = "podops-";
 
@@ -25,6 +30,11 @@ pub(super) fn check(installation: &Installation, findings: &mut Findings) {
             );
         }
     }
+    for (binding, policy) in POLICIES {
+        for binding in installation.installed(binding) {
+            check_policy(installation, binding, policy, findings);
+        }
+    }
     let mut policies = installation.installed("MutatingAdmissionPolicyBinding");
     let is_gated = policies.any(|policy| policy.name == READINESS_GATE)
         || installation.installed("MutatingWebhookConfiguration").next().is_some();
@@ -34,6 +44,21 @@ pub(super) fn check(installation: &Installation, findings: &mut Findings) {
             "are added by nothing: Pods whose template has none stay in service during operations",
             "Apply the component readiness-gate, or readiness-gate-webhook before Kubernetes 1.36.",
         );
+    }
+}
+
+/// The policy of a binding exists.
+fn check_policy(
+    installation: &Installation,
+    binding: &Object,
+    kind: &'static str,
+    findings: &mut Findings,
+) {
+    let policy = binding.value["spec"]["policyName"].as_str().unwrap_or_default();
+    if !installation.of(kind).any(|known| known.name == policy) {
+        let subject = format!("{} {}", binding.kind.name, binding.name);
+        let message = format!("applies the policy {policy}, which does not exist");
+        findings.error(subject, &message, "apply the manifests of your installation again");
     }
 }
 

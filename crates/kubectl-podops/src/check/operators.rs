@@ -55,17 +55,34 @@ fn check_deployment(installation: &Installation, deployment: &Object, findings: 
         let remedy = format!("kubectl -n {namespace} logs deployment/{name}");
         findings.error(subject, "runs, and none of its Pods renews the Lease", &remedy);
     }
+    check_permissions(installation, deployment, findings);
+}
+
+/// The operator's ServiceAccount is bound to a ClusterRole that exists.
+fn check_permissions(installation: &Installation, deployment: &Object, findings: &mut Findings) {
+    let name = &deployment.name;
+    let namespace = deployment.namespace.as_deref().unwrap_or_default();
     let account = installation.of("ServiceAccount").any(|account| account.name == *name);
-    let binding = installation.of("ClusterRoleBinding").any(|binding| is_bound(binding, name));
-    if !account || !binding {
+    let bindings = installation.of("ClusterRoleBinding");
+    let bound: Vec<&Object> = bindings.filter(|b| is_bound(b, namespace, name)).collect();
+    if !account || bound.is_empty() {
         let subject = format!("ServiceAccount {namespace}/{name}");
-        let message = "is missing, or has no ClusterRole";
-        findings.error(subject, message, INSTALL);
+        findings.error(subject, "is missing, or has no ClusterRole", INSTALL);
+    }
+    for binding in bound {
+        let role = &binding.value["roleRef"]["name"];
+        if !installation.of("ClusterRole").any(|known| *role == known.name) {
+            let role = role.as_str().unwrap_or_default();
+            let message = format!("grants the ClusterRole {role}, which does not exist");
+            let subject = format!("ClusterRoleBinding {}", binding.name);
+            findings.error(subject, &message, INSTALL);
+        }
     }
 }
 
-fn is_bound(binding: &Object, account: &str) -> bool {
-    items(&binding.value["subjects"]).any(|subject| subject["name"] == *account)
+fn is_bound(binding: &Object, namespace: &str, account: &str) -> bool {
+    items(&binding.value["subjects"])
+        .any(|subject| subject["name"] == *account && subject["namespace"] == *namespace)
 }
 
 /// Reports a missing operator whose objects exist.

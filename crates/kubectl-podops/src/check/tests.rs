@@ -25,13 +25,17 @@ fn installed() -> Installation {
         let available = json!({ "status": { "availableReplicas": 1 } });
         objects.push(part("Deployment", operator, &available));
         objects.push(part("ServiceAccount", operator, &json!({})));
-        let subjects = json!({ "subjects": [{ "name": operator }] });
-        objects.push(part("ClusterRoleBinding", operator, &subjects));
+        objects.push(part("ClusterRole", operator, &json!({})));
+        let subjects = json!([{ "name": operator, "namespace": "podops-system" }]);
+        let binding = json!({ "roleRef": { "name": operator }, "subjects": subjects });
+        objects.push(part("ClusterRoleBinding", operator, &binding));
     }
     let webhooks =
         json!({ "webhooks": [{ "failurePolicy": "Fail", "clientConfig": { "caBundle": "a" } }] });
     objects.push(part("ValidatingWebhookConfiguration", "podops-lifecycle-operator", &webhooks));
-    objects.push(part("MutatingAdmissionPolicyBinding", "podops-readiness-gate", &json!({})));
+    let policy = json!({ "spec": { "policyName": "podops-readiness-gate" } });
+    objects.push(part("MutatingAdmissionPolicyBinding", "podops-readiness-gate", &policy));
+    objects.push(part("MutatingAdmissionPolicy", "podops-readiness-gate", &json!({})));
     let of_kudo = ["instances", "operators", "operatorversions"].map(|p| format!("{p}.kudo.dev"));
     for name in custom_definitions().chain(of_kudo) {
         let established = json!({ "conditions": [{ "type": "Established", "status": "True" }] });
@@ -149,6 +153,21 @@ fn operators_that_do_not_work_are_named() {
         edit(installation, "ClusterRoleBinding", "consist-operator", |b| b["subjects"] = json!([]));
     });
     assert!(unbound[0].contains("has no ClusterRole"), "{unbound:?}");
+    let elsewhere = after(|installation| {
+        edit(installation, "ClusterRoleBinding", "consist-operator", |binding| {
+            binding["subjects"][0]["namespace"] = json!("default");
+        });
+    });
+    assert!(elsewhere[0].contains("has no ClusterRole"), "{elsewhere:?}");
+    let without_role = after(|installation| {
+        let role = |object: &Object| {
+            object.kind.name == "ClusterRole" && object.name == "consist-operator"
+        };
+        installation.objects.retain(|object| !role(object));
+    });
+    let expected = "Error ClusterRoleBinding consist-operator: grants the ClusterRole consist-operator, \
+                    which does not exist";
+    assert_eq!(without_role, [expected]);
     let missing = after(|installation| {
         installation.objects.retain(|object| object.name != "collaset-operator");
         absent(installation, "collaset-operator");
@@ -192,6 +211,12 @@ fn webhooks_without_server_are_errors_if_they_reject() {
         installation.objects.retain(|object| object.name != "podops-readiness-gate");
     });
     assert!(ungated[0].starts_with("Warning Readiness gates"), "{ungated:?}");
+    let without_policy = after(|installation| {
+        installation.objects.retain(|object| object.kind.name != "MutatingAdmissionPolicy");
+    });
+    let expected = "Error MutatingAdmissionPolicyBinding podops-readiness-gate: applies the policy \
+                    podops-readiness-gate, which does not exist";
+    assert_eq!(without_policy, [expected]);
 }
 
 #[test]

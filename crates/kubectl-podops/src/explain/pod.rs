@@ -1,10 +1,14 @@
 //! Why a Pod waits.
 
 use k8s_openapi::api::core::v1::Pod;
-use podops_api::{lifecycle::PodLifecycle, well_known};
+use podops_api::{
+    lifecycle::PodLifecycle,
+    operation_job::{OperationJob, Progress},
+    well_known,
+};
 
 use super::{
-    Cause, Explanation, Facts,
+    Cause, Explanation, Facts, decoration,
     operation::{self, returned},
     running::not_running_cause,
     set,
@@ -60,6 +64,7 @@ fn causes(facts: &Facts, pod: &Pod) -> Vec<Cause> {
         causes.extend(not_running_cause(pod));
     }
     causes.extend(set::explain_update(facts, pod));
+    causes.extend(decoration::explain(facts, pod));
     causes
 }
 
@@ -104,6 +109,19 @@ fn requests(facts: &Facts, pod: &Pod) -> Vec<Cause> {
             let message = format!("{} of OperationJob {job_name} waits{waiting}", job.spec.action);
             Cause::new(message).because(absence.clone())
         }));
+        causes.extend(not_begun(job, pod).map(|message| Cause::new(message).because(absence)));
     }
     causes
+}
+
+/// A job whose status does not have the target yet.
+fn not_begun(job: &OperationJob, pod: &Pod) -> Option<String> {
+    let status = job.status.clone().unwrap_or_default();
+    let is_known = status.target_details.iter().any(|target| target.name == name(pod));
+    let is_target = job.spec.targets.iter().any(|target| target.name == name(pod));
+    let has_ended = status.progress.is_some_and(Progress::is_final);
+    let job_name = job.metadata.name.as_deref().unwrap_or_default();
+    let action = &job.spec.action;
+    (is_target && !is_known && !has_ended)
+        .then(|| format!("{action} of OperationJob {job_name} has not begun"))
 }

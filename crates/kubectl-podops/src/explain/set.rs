@@ -62,7 +62,7 @@ fn is_problem(condition: &Condition) -> bool {
         || condition.type_ == "Progressing" && STOPPED.contains(&reason)
 }
 
-fn condition_cause(condition: &Condition) -> Cause {
+pub(super) fn condition_cause(condition: &Condition) -> Cause {
     let reason = condition.reason.as_deref().unwrap_or_default();
     let message = condition.message.as_deref().unwrap_or_default();
     let since = condition.last_transition_time.as_ref().map(|time| time.0);
@@ -87,14 +87,26 @@ fn explained_group(facts: &Facts, group: &WaitingPods) -> Cause {
 
 /// Explains why a Pod without operation is not at the updated revision.
 pub(super) fn explain_update(facts: &Facts, pod: &Pod) -> Option<Cause> {
-    let owner = pod.metadata.owner_references.iter().flatten().find(|o| o.kind == "CollaSet")?;
-    let set = facts.set(&owner.name)?;
+    let set = owner(facts, pod)?;
     let status = set.status.as_ref()?;
     if label(pod, well_known::REVISION) == Some(&status.updated_revision) {
         return None;
     }
     let message = format!("it is not at the updated revision {}", status.updated_revision);
     Some(Cause::new(message).because(not_updated(facts, set, status, pod)))
+}
+
+/// Explains why its CollaSet does not update a Pod.
+pub(super) fn explain_wait(facts: &Facts, pod: &Pod) -> Vec<Cause> {
+    let set = owner(facts, pod);
+    let observed = set.and_then(|set| Some((set, set.status.as_ref()?)));
+    observed.map(|(set, status)| not_updated(facts, set, status, pod)).unwrap_or_default()
+}
+
+/// CollaSet of a Pod.
+pub(super) fn owner<'a>(facts: &'a Facts, pod: &Pod) -> Option<&'a CollaSet> {
+    let owner = pod.metadata.owner_references.iter().flatten().find(|o| o.kind == "CollaSet")?;
+    facts.set(&owner.name)
 }
 
 fn not_updated(facts: &Facts, set: &CollaSet, status: &CollaSetStatus, pod: &Pod) -> Vec<Cause> {

@@ -237,6 +237,60 @@ fn a_pod_that_is_not_updated_names_what_keeps_its_revision() {
 }
 
 #[test]
+fn a_decoration_names_what_keeps_its_revision() {
+    let decorated = |revision: Option<&str>| {
+        let key = format!("{}log", well_known::DECORATION_LABEL_PREFIX);
+        pod(|pod| pod["metadata"]["labels"][key] = json!(revision.unwrap_or("log-b")))
+    };
+    let with = |revision: Option<&str>, strategy: Value, condition: &str| {
+        let conditions = json!([{ "type": condition, "status": "True", "reason": "DecorationConflict",
+            "message": "CollaSet web: two containers log" }]);
+        let decoration = json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodDecoration",
+            "metadata": { "name": "log", "namespace": "ns" },
+            "spec": { "selector": {}, "updateStrategy": { "rollingUpdate": strategy } },
+            "status": { "updatedRevision": "log-b", "conditions": conditions },
+        });
+        let decorations = vec![serde_json::from_value(decoration).unwrap()];
+        Facts { decorations, ..facts(decorated(revision)) }
+    };
+    let (old, none) = (Some("log-a"), json!({ "partition": 0 }));
+    let partition = json!({ "partition": 2 });
+    assert_explained(
+        &with(old, partition.clone(), "Ready"),
+        "it has revision log-a of PodDecoration log, not log-b\n    rollingUpdate.partition keeps 2 Pods",
+    );
+    let selector = json!({ "selector": { "matchLabels": { "canary": "yes" } } });
+    assert_explained(&with(old, selector, "Ready"), "rollingUpdate.selector does not select it");
+    assert_explained(&with(old, partition.clone(), "Degraded"), "CollaSet web: two containers log");
+    let mut paused = with(old, none, "Ready");
+    let conditions =
+        json!([{ "type": "Paused", "status": "True", "message": "spec.paused is true" }]);
+    paused.sets = vec![set(json!({ "paused": true }), json!({ "conditions": conditions }))];
+    assert_explained(&paused, "spec.paused is true");
+    assert_explained(&with(None, partition, "Ready"), "is in service and waits for nothing");
+}
+
+#[test]
+fn a_job_that_has_not_begun_is_named() {
+    let job = json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "OperationJob",
+        "metadata": { "name": "restart", "namespace": "ns" },
+        "spec": { "action": "Restart", "targets": [{ "name": "web-1" }] },
+    });
+    let mut facts = facts(pod(|_| ()));
+    facts.jobs = vec![serde_json::from_value(job).unwrap()];
+    facts.absent_operators = vec!["operationjob-operator".to_owned()];
+    assert_explained(
+        &facts,
+        "Restart of OperationJob restart has not begun\n    operationjob-operator is not running",
+    );
+    facts.jobs[0].status =
+        Some(serde_json::from_value(json!({ "progress": "Succeeded" })).unwrap());
+    assert_explained(&facts, "waits for nothing");
+}
+
+#[test]
 fn a_set_is_explained_by_its_conditions_and_waiting_pods() {
     let conditions = json!([
         { "type": "Update", "status": "False", "reason": "TemplateRejected", "message": "no memory" },
