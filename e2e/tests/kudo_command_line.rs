@@ -154,6 +154,40 @@ fn commands_work_inside_the_folder_of_the_package() {
     assert_eq!(run(&["package", "list", "plans", "."]), "no plans found\n");
 }
 
+/// K31: KUDO cuts the name of the folder out of the names of files that contain it.
+#[test]
+fn an_archive_has_the_files_of_its_folder() {
+    let work = tempfile::tempdir().unwrap();
+    let folder = work.path().join("op");
+    std::fs::create_dir_all(folder.join("templates")).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+    write("params.yaml", "parameters: []\n");
+    write("templates/op-loop.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: op-loop}\n");
+    let plan =
+        "{strategy: serial, phases: [{name: p, strategy: serial, steps: [{name: s, tasks: [t]}]}]}";
+    let operator = format!(
+        "name: op\noperatorVersion: 0.1.0\nkubernetesVersion: 1.33.0\n\
+         tasks: [{{name: t, kind: Apply, spec: {{resources: [op-loop.yaml]}}}}]\nplans: {{deploy: {plan}}}\n"
+    );
+    write("operator.yaml", &operator);
+    for argument in ["op", "./op", "op/"] {
+        let run = |args: &[&str]| {
+            let output = kudo(args).current_dir(work.path()).output().unwrap();
+            assert!(output.status.success(), "{args:?}: {output:?}");
+        };
+        run(&["package", "create", argument, "--overwrite"]);
+        // It finds the templates by their names.
+        run(&["package", "verify", "op-0.1.0.tgz"]);
+        let list = ["-tzf", "op-0.1.0.tgz"];
+        let list = Command::new("tar").args(list).current_dir(work.path()).output().unwrap();
+        let mut names: Vec<&str> = std::str::from_utf8(&list.stdout).unwrap().lines().collect();
+        names.sort_unstable();
+        let files = ["operator.yaml", "params.yaml", "templates/op-loop.yaml"];
+        let names: Vec<&str> = names.into_iter().filter(|name| !name.ends_with('/')).collect();
+        assert_eq!(names, files, "{argument}");
+    }
+}
+
 #[test]
 fn tasks_and_plans_of_a_package_are_listed() {
     let folder = tempfile::tempdir().unwrap();

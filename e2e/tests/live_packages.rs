@@ -470,6 +470,56 @@ async fn failures_have_a_line_and_a_status() {
     lab.fails(&["get", "all"], 1, half).await;
 }
 
+/// K8, K12 and K36: another version of the application, an Instance whose OperatorVersion is in another
+/// namespace, and an object that would not fit twice into its annotations.
+#[tokio::test(flavor = "multi_thread")]
+async fn packages_differ_in_version_namespace_and_size() {
+    let lab = Lab::start().await;
+    package(&lab, "toy", "0.1.0", &[]);
+    let operator = fs::read_to_string(lab.work.path().join("toy/operator.yaml")).unwrap();
+    let account = ["--service-account", "installer", "--wait"];
+    let install = async |instance: &str| {
+        let install = ["install", "./toy", "--instance", instance];
+        lab.kudo(&[&install[..], &account].concat()).await
+    };
+    for (version, instance) in [("1.0", "first"), ("2.0", "second")] {
+        let operator = format!("appVersion: \"{version}\"\n{operator}");
+        lab.write("toy/operator.yaml", &operator);
+        install(instance).await;
+        let found = lab.get("instances.kudo.dev", instance).await;
+        let expected = format!("toy-{version}-0.1.0");
+        assert_eq!(found["spec"]["operatorVersion"]["name"], expected);
+    }
+    lab.kudo(&["upgrade", "./toy", "--instance", "first", "--wait"]).await;
+    let upgraded = lab.get("instances.kudo.dev", "first").await;
+    assert_eq!(upgraded["spec"]["operatorVersion"]["name"], "toy-2.0-0.1.0");
+
+    lab.cluster.plane.kubectl(&["create", "namespace", "shared"]).await.unwrap();
+    lab.kudo(&["install", "./toy", "--skip-instance", "--namespace", "shared"]).await;
+    let instance = json!({
+        "apiVersion": "kudo.dev/v1beta1", "kind": "Instance", "metadata": { "name": "third" },
+        "spec": {
+            "serviceAccountName": "installer",
+            "operatorVersion": { "name": "toy-2.0-0.1.0", "namespace": "shared" },
+        },
+    });
+    lab.write("third.json", &instance.to_string());
+    let path = lab.work.path().join("third.json");
+    lab.cluster.plane.kubectl(&["create", "-f", path.to_str().unwrap()]).await.unwrap();
+    let tree = async || lab.kudo(&["plan", "status", "--instance", "third"]).await;
+    let is_complete =
+        async || Ok(tree().await.contains("Plan deploy (serial strategy) [COMPLETE]"));
+    eventually(TIMEOUT, is_complete).await.unwrap();
+
+    let large = format!("{CONFIG}  large: {}\n", "x".repeat(400 << 10));
+    lab.write("toy/templates/c.yaml", &large.replace("data: {p: '{{ .Params.P }}'}", "data:"));
+    lab.write("toy/operator.yaml", &operator);
+    install("large").await;
+    let map = lab.get("configmap", "large-toy").await;
+    assert_eq!(map["data"]["large"].as_str().unwrap().len(), 400 << 10);
+    lab.cluster.assert_no_forbidden_requests().unwrap();
+}
+
 /// Waiting, by all commands that can, and the formats of outputs.
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_wait_for_what_they_name() {

@@ -738,7 +738,7 @@ fn the_pod_of_a_pipe_sees_the_names_of_artifacts() {
 }
 
 #[test]
-fn a_rejected_change_is_reported_and_not_sent_again_at_once() {
+fn a_rejected_change_is_reported_until_it_is_accepted() {
     let mut world = World::new(&piping(PIPE_POD), &json!({}));
     world.reconcile();
     world.report("Pod", POD_NAME, ready_pod());
