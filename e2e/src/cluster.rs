@@ -125,9 +125,14 @@ impl Operators {
         let has_none = panics.as_ref().is_ok_and(Vec::is_empty);
         assert!(has_none, "{name} panicked: {panics:?}");
         let peak = process.peak_mebibytes();
-        let limit = self.limits.get(name).copied().map_or_else(|| memory_limit_mebibytes(name), Ok);
+        let limit = self.limit_mebibytes(name);
         let fits = limit.as_ref().is_ok_and(|limit| peak < *limit);
         assert!(fits, "{name} used {peak:.0} MiB; its limit is {limit:?} MiB");
+    }
+
+    /// Memory limit of an operator, in MiB.
+    fn limit_mebibytes(&self, name: &str) -> anyhow::Result<f64> {
+        self.limits.get(name).copied().map_or_else(|| memory_limit_mebibytes(name), Ok)
     }
 
     /// Ends an operator, which is checked before.
@@ -699,7 +704,8 @@ impl TestCluster {
         let (program, log) = (self.programs.join(name), self.log(name));
         let mut env = shipped_env(name)?;
         env.extend(settings.env);
-        Ok(Spec { program, args, env, kubeconfig, log })
+        let memory_mebibytes = Some(self.operators.limit_mebibytes(name)?);
+        Ok(Spec { program, args, env, kubeconfig, log, memory_mebibytes })
     }
 
     /// Kills an operator without a restart, and returns once its process has ended.
@@ -981,6 +987,16 @@ impl TestCluster {
     ) -> anyhow::Result<()> {
         self.create_with(name, usize::try_from(replicas)?, "nginx:1", overrides).await?;
         self.wait_for_replicas(name, [replicas; 4]).await
+    }
+
+    /// Waits until the operators have handled later changes: those of a new CollaSet of this name, whose
+    /// Pod becomes available. What they have not done until then about earlier changes, they do not do.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::create_and_wait`].
+    pub async fn wait_until_changes_are_handled(&self, new: &str) -> anyhow::Result<()> {
+        self.create_and_wait(new, 1, &json!({})).await
     }
 
     /// Applies a merge patch to a CollaSet's spec.

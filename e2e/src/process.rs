@@ -16,6 +16,8 @@ pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 use tokio::{process::Command, task::JoinSet};
 
+use crate::memory_cgroup::MemoryCgroup;
+
 /// Delay before an exited process is restarted.
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 /// Time within which an exited process is running again.
@@ -100,6 +102,8 @@ pub struct Spec {
     pub kubeconfig: PathBuf,
     /// File that stdout and stderr are appended to.
     pub log: PathBuf,
+    /// Memory limit in MiB, where the machine lets tests set one.
+    pub memory_mebibytes: Option<f64>,
 }
 
 /// Process that is restarted whenever it exits, as by a kubelet, until this is dropped.
@@ -227,6 +231,7 @@ impl SupervisedProcess {
 }
 
 async fn supervise(spec: Spec, state: Arc<Mutex<State>>) -> anyhow::Result<()> {
+    let cgroup = spec.memory_mebibytes.and_then(MemoryCgroup::create);
     loop {
         let log = log(&spec.log)?;
         let mut command = Command::new(&spec.program);
@@ -238,6 +243,10 @@ async fn supervise(spec: Spec, state: Arc<Mutex<State>>) -> anyhow::Result<()> {
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let starting = || format!("starting {}", spec.program.display());
         let mut child = command.spawn().with_context(starting)?;
+        if let (Some(cgroup), Some(pid)) = (&cgroup, child.id()) {
+            // Fails for a process that has ended at once.
+            drop(cgroup.add(pid));
+        }
         state.lock().pid = child.id();
         let exit = child.wait().await?;
         {

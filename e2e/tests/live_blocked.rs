@@ -184,12 +184,6 @@ async fn a_failed_pod_is_replaced(cluster: &TestCluster) {
     eventually(TIMEOUT, recreated).await.unwrap();
 }
 
-/// Waits until collaset-operator has handled a later change, of a set of this name. What it has not done
-/// until then, it does not do.
-async fn all_changes_are_handled(cluster: &TestCluster, name: &str) {
-    cluster.create_and_wait(name, 1, &json!({})).await.unwrap();
-}
-
 async fn a_deleted_claim_does_not_recreate_its_pod(cluster: &TestCluster) {
     let claim = json!({
         "metadata": { "name": "data" },
@@ -204,7 +198,7 @@ async fn a_deleted_claim_does_not_recreate_its_pod(cluster: &TestCluster) {
     let of_set = ListParams::default().labels("app=claim-deleted");
     let claim = claims.list(&of_set).await.unwrap().items.remove(0).name_any();
     claims.delete(&claim, &DeleteParams::default()).await.unwrap();
-    all_changes_are_handled(cluster, "after-claim").await;
+    cluster.wait_until_changes_are_handled("after-claim").await.unwrap();
     let after = cluster.pods_of("claim-deleted").await.unwrap();
     assert!(after.len() == 1 && after[0].uid() == before.uid());
 }
@@ -263,7 +257,7 @@ async fn no_pod_is_deleted_for_a_rejected_template(cluster: &TestCluster) {
         })
     };
     cluster.wait_for_status("unchanged", TIMEOUT, reported).await.unwrap();
-    all_changes_are_handled(cluster, "after-template").await;
+    cluster.wait_until_changes_are_handled("after-template").await.unwrap();
     let after = cluster.pods_of("unchanged").await.unwrap();
     assert_eq!(
         before.iter().map(ResourceExt::uid).collect::<Vec<_>>(),

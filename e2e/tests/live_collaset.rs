@@ -3,10 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Pod};
 use kube::{
@@ -22,8 +19,6 @@ use podops_api::{
 use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually, image, programs};
 use serde_json::{Value, json};
 
-/// Time within which an unexpected change would happen.
-const UNCHANGED_FOR: Duration = Duration::from_secs(2);
 const PROTECTION: &str = "prot.podopslifecycle.kusionstack.io/lb";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -234,7 +229,7 @@ async fn in_place_only_recreates_nothing(cluster: &TestCluster) {
     };
     cluster.wait_for_status("in-place-only", TIMEOUT, rejected).await.unwrap();
     cluster.wait_for_event("in-place-only", "InPlaceUpdateNotPossible").await.unwrap();
-    tokio::time::sleep(UNCHANGED_FOR).await;
+    cluster.wait_until_changes_are_handled("after-1").await.unwrap();
     assert_eq!(before, uids(&pods(cluster, "in-place-only").await));
     cluster.set_image("in-place-only", "nginx:2").await.unwrap();
     cluster.wait_until_rolled_out("in-place-only", 2, TIMEOUT).await.unwrap();
@@ -273,7 +268,7 @@ async fn a_paused_collaset_starts_nothing(cluster: &TestCluster) {
     cluster.set_image("paused", "nginx:2").await.unwrap();
     let paused = |s: &CollaSetStatus| s.conditions.iter().any(|c| c.type_ == "Paused");
     cluster.wait_for_status("paused", TIMEOUT, paused).await.unwrap();
-    tokio::time::sleep(UNCHANGED_FOR).await;
+    cluster.wait_until_changes_are_handled("after-paused").await.unwrap();
     let unchanged = pods(cluster, "paused").await;
     assert!(unchanged.len() == 2 && unchanged.iter().all(|pod| image(pod) == "nginx:1"));
     cluster.patch("paused", json!({ "paused": false })).await.unwrap();

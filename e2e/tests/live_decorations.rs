@@ -21,9 +21,6 @@ use podops_e2e::{
 };
 use serde_json::{Value, json};
 
-/// Time within which an unexpected change would happen.
-const UNCHANGED_FOR: Duration = Duration::from_secs(2);
-
 #[tokio::test(flavor = "multi_thread")]
 async fn decorations_inject_update_and_are_removed() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
@@ -148,7 +145,7 @@ async fn a_partition_holds_pods_back(cluster: &TestCluster) {
     spec["updateStrategy"] = json!({ "rollingUpdate": { "partition": 2 } });
     decorate(cluster, "part", "part", spec).await;
     wait_for_pods(cluster, "part", 3, 1).await;
-    tokio::time::sleep(UNCHANGED_FOR).await;
+    cluster.wait_until_changes_are_handled("after-partition").await.unwrap();
     let decorated = pods(cluster, "part").await;
     assert_eq!(count(&decorated, "log:1"), 1);
     // A Pod that was does not have the revision is lost: neither gets its successor.
@@ -195,7 +192,7 @@ async fn one_decoration_serves_two_collasets(cluster: &TestCluster) {
     init["template"]["initContainers"] = json!([{ "name": "setup", "image": "setup:1" }]);
     patch(cluster, "both", init).await;
     wait_for_pods(cluster, "both", 4, 2).await;
-    tokio::time::sleep(UNCHANGED_FOR).await;
+    cluster.wait_until_changes_are_handled("after-both").await.unwrap();
     let pods = pods(cluster, "both").await;
     let has_init =
         |pod: &&Pod| pod.spec.as_ref().unwrap().init_containers.iter().flatten().count() == 1;

@@ -11,8 +11,6 @@ use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually, image, programs};
 use serde_json::{Value, json};
 
 const PODS: i32 = 100;
-/// Time within which an unexpected change would happen.
-const UNCHANGED_FOR: Duration = Duration::from_secs(3);
 
 fn strategy(action: &str) -> Value {
     json!({ "updateStrategy": { "rollingUpdate": {
@@ -44,7 +42,7 @@ async fn a_bad_image_halts_the_rollout_and_is_rolled_back() {
     eprintln!("halted {halted_after:?} after the fifth failure");
     assert!(halted_after < Duration::from_secs(15), "{halted_after:?}");
     cluster.wait_for_event("bad", "RolloutStopped").await.unwrap();
-    tokio::time::sleep(UNCHANGED_FOR).await;
+    cluster.wait_until_changes_are_handled("after-halt").await.unwrap();
     // Operations that had begun are cancelled; the status counts them after at most five seconds.
     let bad = at_bad_image(&cluster).await;
     let cancelled = |s: &CollaSetStatus| usize::try_from(s.operating_replicas) == Ok(bad);
@@ -63,7 +61,7 @@ async fn a_bad_image_halts_the_rollout_and_is_rolled_back() {
     eprintln!("rolled back within {:?}", started.elapsed());
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     assert_eq!(at_bad_image(&cluster).await, 0);
-    tokio::time::sleep(UNCHANGED_FOR).await;
+    cluster.wait_until_changes_are_handled("after-rollback").await.unwrap();
     assert_eq!(at_bad_image(&cluster).await, 0, "a stopped rollout does not start again");
 
     // Resumed by annotation: the rollout goes on, and stops nothing.

@@ -5,16 +5,18 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::{
     Api, ResourceExt as _,
-    api::{Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
-use podops_api::well_known;
+use podops_api::{lifecycle::LabelKind, well_known};
 use podops_e2e::{
     cluster::{OPERATORS, TestCluster, eventually, programs},
     process::Signal,
 };
 use serde_json::{Value, json};
+use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 
 const PODS: i32 = 10;
 const KILLS: u64 = 20;
@@ -154,5 +156,117 @@ async fn undecodable_set_blocks_no_other_and_sigterm_frees_leases() {
     }
     cluster.set_image("web", "nginx:1").await.unwrap();
     assert_rollout_completes(&cluster, "after SIGTERM").await;
+    cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// Clients that change the ResourceQuota all the time.
+const QUOTA_WRITERS: usize = 8;
+
+/// Quota admission rejects creates with a conflict while others change the ResourceQuota, and no event
+/// follows when the next try would succeed.
+#[tokio::test(flavor = "multi_thread")]
+async fn creates_that_conflict_with_a_quota_are_repeated() {
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let quotas: Api<ResourceQuota> = cluster.api();
+    let hard = json!({ "count/pods": "1000" });
+    let quota = json!({ "metadata": { "name": "contended" }, "spec": { "hard": hard } });
+    let quota = serde_json::from_value(quota).unwrap();
+    quotas.create(&PostParams::default(), &quota).await.unwrap();
+    let status = json!({ "status": { "hard": hard, "used": { "count/pods": "0" } } });
+    let params = PatchParams::default();
+    quotas.patch_status("contended", &params, &Patch::Merge(status)).await.unwrap();
+    let mut writers = JoinSet::new();
+    for writer in 0..QUOTA_WRITERS {
+        let quotas = quotas.clone();
+        writers.spawn(async move {
+            for n in 0_u64.. {
+                let note =
+                    json!({ "metadata": { "annotations": { "n": format!("{writer}-{n}") } } });
+                drop(quotas.patch("contended", &PatchParams::default(), &Patch::Merge(note)).await);
+            }
+        });
+    }
+    let since = cluster.audit_log_end().unwrap();
+    cluster.create_with("web", 1, "nginx:1", &json!({})).await.unwrap();
+    let has_conflicts = async || {
+        let (requests, _) = cluster.requests(since)?;
+        let conflicts = requests.iter().filter(|request| {
+            request.operator() == Some("collaset-operator")
+                && [&request.verb, request.resource()] == ["create", "pods"]
+                && request.code() == 409
+        });
+        Ok(conflicts.count() > 2)
+    };
+    eventually(Duration::from_secs(60), has_conflicts).await.unwrap();
+    assert!(writers.try_join_next().is_none(), "the quota was changed all the time");
+    drop(writers);
+    // Sooner than all objects are reconciled again, which is after ten minutes.
+    cluster.wait_until_rolled_out("web", 1, Duration::from_secs(30)).await.unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// Delays the writes of collaset-operator to Pods: the API server waits for a webhook that never answers.
+async fn delay_pod_writes(cluster: &TestCluster, webhook: &TcpListener) {
+    let operator = "system:serviceaccount:podops-system:collaset-operator";
+    let configuration = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": { "name": "silent" },
+        "webhooks": [{
+            "name": "silent.example.com", "sideEffects": "None", "timeoutSeconds": 3,
+            "failurePolicy": "Ignore", "admissionReviewVersions": ["v1"],
+            "clientConfig": { "url": format!("https://{}/", webhook.local_addr().unwrap()) },
+            "matchConditions": [{
+                "name": "operator", "expression": format!("request.userInfo.username == '{operator}'"),
+            }],
+            "rules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
+                "resources": ["pods"],
+            }],
+        }],
+    });
+    let path = cluster.plane.dir.path().join("silent.json");
+    std::fs::write(&path, configuration.to_string()).unwrap();
+    cluster.plane.kubectl(&["create", "-f", path.to_str().unwrap()]).await.unwrap();
+    // The API server loads it after a moment.
+    let pods: Api<Pod> =
+        Api::namespaced(cluster.plane.client_as(operator).await.unwrap(), "default");
+    let name = cluster.pods_of("web").await.unwrap()[0].name_any();
+    let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+    let note = json!({ "metadata": { "annotations": { "probe": "1" } } });
+    let is_called = async || {
+        pods.patch(&name, &dry_run, &Patch::Merge(&note)).await?;
+        Ok(timeout(Duration::from_millis(100), webhook.accept()).await.is_ok())
+    };
+    eventually(Duration::from_secs(30), is_called).await.unwrap();
+}
+
+/// The operators watch Pods under control only: a write to a Pod that has just left their watch yields no
+/// event, and on a quiet cluster, no other Pod does either.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_without_event_stops_no_collaset() {
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    cluster.create_and_wait("web", 1, &json!({})).await.unwrap();
+    let name = cluster.pods_of("web").await.unwrap()[0].name_any();
+    let webhook = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    delay_pod_writes(&cluster, &webhook).await;
+    cluster.set_image("web", "nginx:1.1").await.unwrap();
+    let _held = timeout(Duration::from_secs(10), webhook.accept()).await.unwrap().unwrap();
+    let labels = json!({ "labels": { (well_known::CONTROL): null } });
+    cluster.patch_pod_metadata(&name, labels).await.unwrap();
+    let operating = LabelKind::Operating.key("collaset");
+    let is_written = async || {
+        let pod = cluster.pods().get(&name).await?;
+        assert!(!pod.labels().contains_key(well_known::CONTROL), "it has left the watch");
+        Ok(pod.labels().contains_key(&operating))
+    };
+    eventually(Duration::from_secs(20), is_written).await.unwrap();
+    let silent = ["delete", "validatingwebhookconfiguration", "silent"];
+    cluster.plane.kubectl(&silent).await.unwrap();
+    cluster.patch("web", json!({ "replicas": 2 })).await.unwrap();
+    let is_scaled = async || {
+        let all = ListParams::default().labels("app=web");
+        Ok(cluster.pods().list(&all).await?.items.len() == 2)
+    };
+    eventually(Duration::from_secs(15), is_scaled).await.unwrap();
     cluster.assert_no_forbidden_requests().unwrap();
 }

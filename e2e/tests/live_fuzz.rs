@@ -96,12 +96,12 @@ impl Hostility {
 /// Memory, in KiB, that an operator may use for each number of objects of each kind: twice what was
 /// measured with 10,000. The shipped limits are enough for the default number.
 const KIBIBYTES: [(&str, f64); 6] = [
-    ("collaset-operator", 95.0),
+    ("collaset-operator", 102.0),
     ("consist-operator", 24.0),
-    ("instance-operator", 82.0),
+    ("instance-operator", 86.0),
     ("lifecycle-operator", 29.0),
     ("operationjob-operator", 39.0),
-    ("transition-rule-operator", 37.0),
+    ("transition-rule-operator", 38.0),
 ];
 
 /// A kind of objects, and the fields without which none is accepted.

@@ -20,9 +20,6 @@ use podops_e2e::{
 };
 use serde_json::{Value, json};
 
-/// Time within which an unexpected change would happen.
-const UNCHANGED_FOR: Duration = Duration::from_secs(2);
-
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_replace_restart_and_recreate_pods() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
@@ -303,7 +300,9 @@ async fn a_paused_job_and_a_dry_run_change_nothing(cluster: &TestCluster) {
         status(cluster, "still-dry").await.target_details[0].extra_info["Method"],
         "InPlace"
     );
-    tokio::time::sleep(UNCHANGED_FOR).await;
+    // The operator has handled later changes, and not the paused job.
+    create(cluster, "still-last", "Restart", &targets, json!({ "dryRun": true })).await;
+    wait_for(cluster, "still-last", Progress::Succeeded).await;
     let after = pods(cluster, "still").await;
     let versions =
         |pods: &[Pod]| pods.iter().filter_map(ResourceExt::resource_version).collect::<Vec<_>>();

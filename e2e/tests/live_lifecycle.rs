@@ -3,19 +3,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-    time::Duration,
-};
-
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{ResourceExt as _, api::PostParams};
 use podops_api::{
     lifecycle::{LabelKind, permission_key},
     well_known,
 };
-use podops_e2e::cluster::{OPERATORS, TIMEOUT, TestCluster, eventually, programs};
+use podops_e2e::{
+    cluster::{OPERATORS, TIMEOUT, TestCluster, eventually, programs},
+    http,
+};
 use serde_json::{Value, json};
 
 /// Returns a Pod without an owner, with readiness gate, control label and these labels.
@@ -280,7 +277,7 @@ async fn a_pod_returns_to_service_after_its_last_operation(cluster: &TestCluster
 
 async fn a_pod_with_stay_offline_is_not_in_service(cluster: &TestCluster) {
     create(cluster, "offline", json!({ well_known::STAY_OFFLINE: "true" })).await;
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    all_changes_are_handled(cluster, "after-4").await;
     let pod = cluster.pods().get("offline").await.unwrap();
     assert!(gate(&pod).is_none() && !has(&pod, well_known::SERVICE_AVAILABLE));
     cluster
@@ -294,9 +291,9 @@ async fn a_pod_with_stay_offline_is_not_in_service(cluster: &TestCluster) {
 async fn metrics_and_probes_are_served(cluster: &TestCluster) {
     for name in OPERATORS {
         let address = cluster.metrics_address(name).unwrap();
-        assert!(http_get(address, "/livez").starts_with("HTTP/1.1 200"));
-        assert!(http_get(address, "/readyz").starts_with("HTTP/1.1 200"));
-        assert!(http_get(address, "/nowhere").starts_with("HTTP/1.1 404"));
+        assert!(http::get(address, "/livez").unwrap().starts_with("HTTP/1.1 200"));
+        assert!(http::get(address, "/readyz").unwrap().starts_with("HTTP/1.1 200"));
+        assert!(http::get(address, "/nowhere").unwrap().starts_with("HTTP/1.1 404"));
         let mut expected = vec![
             "podops_reconciles_total{result=\"success\"}",
             "podops_reconcile_duration_seconds_bucket",
@@ -310,24 +307,16 @@ async fn metrics_and_probes_are_served(cluster: &TestCluster) {
             expected.push("podops_lifecycle_invalid_label_pods 1");
         }
         let all_present = async || {
-            let metrics = http_get(address, "/metrics");
+            let metrics = http::get(address, "/metrics")?;
             Ok(expected.iter().all(|metric| metrics.contains(metric)))
         };
         let waited = eventually(TIMEOUT, all_present).await;
         assert!(
             waited.is_ok(),
             "{name} lacks one of {expected:#?}: {}",
-            http_get(address, "/metrics")
+            http::get(address, "/metrics").unwrap()
         );
     }
-}
-
-fn http_get(address: SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
-    let mut response = String::new();
-    stream.read_to_string(&mut response).unwrap();
-    response
 }
 
 /// Kuperator's known defect 8 (docs/KUPERATOR.md#known-defects): no webhook reviews Pod status.

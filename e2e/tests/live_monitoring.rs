@@ -49,8 +49,12 @@ async fn alerts_fire_in_their_situations_and_panels_have_data() {
     let shipped = Prometheus::start(&directory, &addresses(&cluster), &rules).await.unwrap();
 
     roll_out(&cluster).await;
+    let firing = r#"ALERTS{alertstate="firing"}"#;
+    let fired = shipped.query(firing, began.elapsed()).await.unwrap();
+    let fired: Vec<&String> = fired.iter().map(|series| &series.name).collect();
+    assert!(fired.is_empty(), "during a clean rollout: {fired:?}");
     let alerts = shipped.alerts().await.unwrap();
-    assert_eq!(alerts, [], "a clean rollout");
+    assert_eq!(alerts, [], "after a clean rollout");
 
     let directory = cluster.plane.dir.path().join("impatient");
     let rules = impatient(&rules);

@@ -14,6 +14,7 @@ use podops_client::shell::clock;
 use podops_e2e::{
     availability::{AvailabilityMonitor, TEAM},
     cluster::{TIMEOUT, TestCluster, app, eventually, image, programs},
+    http,
     scenarios::Scenario,
     soak,
 };
@@ -156,7 +157,28 @@ async fn rules_apply_to_their_namespace_and_can_be_overridden() {
         1,
         "the override must not unblock other Pods"
     );
+    assert_series_go_with_their_rule(&cluster).await;
     cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// The metrics of a rule are removed with it, and those of a namespace with its last rule.
+async fn assert_series_go_with_their_rule(cluster: &TestCluster) {
+    let series = [
+        r#"podops_rule_decisions_total{kind="availablePolicy",namespace="default",rule="frozen/budget""#,
+        r#"podops_rule_budget_pods{limit="max_unavailable",namespace="default",rule="frozen/budget"}"#,
+        r#"podops_rule_overrides_total{namespace="default"}"#,
+    ];
+    let address = cluster.metrics_address("transition-rule-operator").unwrap();
+    let page = http::get(address, "/metrics").unwrap();
+    assert!(series.iter().all(|series| page.contains(series)), "{page}");
+    cluster.rules().delete("frozen", &DeleteParams::default()).await.unwrap();
+    let are_gone = async || {
+        let page = http::get(address, "/metrics")?;
+        Ok(series.iter().all(|series| !page.contains(series)))
+    };
+    eventually(TIMEOUT, are_gone).await.unwrap();
+    let page = http::get(address, "/metrics").unwrap();
+    assert!(page.contains(r#"namespace="other""#), "those of other namespaces stay: {page}");
 }
 
 /// A StatefulSet recreates a Pod only after the old one is gone; until then its Pods are one fewer.

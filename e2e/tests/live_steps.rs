@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -20,9 +20,6 @@ use podops_e2e::{
     measure::Cost,
 };
 use serde_json::{Value, json};
-
-/// Time within which an unexpected change would happen.
-const UNCHANGED_FOR: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rollouts_in_steps_restarts_and_limited_scale_out() {
@@ -91,7 +88,7 @@ async fn a_rollout_goes_on_step_by_step(cluster: &TestCluster) {
         Ok(renewed.is_some_and(|renewed| renewed.0 > restarted))
     };
     eventually(TIMEOUT, leads).await.unwrap();
-    tokio::time::sleep(UNCHANGED_FOR).await;
+    cluster.wait_until_changes_are_handled("after-steps").await.unwrap();
     assert_eq!(count(cluster, "steps", "nginx:2").await, 1);
     let paused = status(cluster, "steps").await;
     let (reason, message) = progressing(&paused);
@@ -153,7 +150,7 @@ async fn scale_out_is_limited(cluster: &TestCluster) {
     cluster.patch("limited", json!({ "replicas": 10 })).await.unwrap();
     let three = async || Ok(cluster.pods_of("limited").await?.len() == 3);
     eventually(TIMEOUT, three).await.unwrap();
-    tokio::time::sleep(UNCHANGED_FOR).await;
+    cluster.wait_until_changes_are_handled("after-limited").await.unwrap();
     assert_eq!(cluster.pods_of("limited").await.unwrap().len(), 3);
     let is_limited = |status: &CollaSetStatus| {
         let (reason, message) = progressing(status);

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    collections::BTreeMap,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Stdio,
     sync::{
@@ -13,15 +15,15 @@ use std::{
 };
 
 use kube::api::{DeleteParams, Patch, PatchParams};
-use podops_api::condition;
+use podops_api::{condition, lifecycle::LabelKind, well_known};
 use podops_e2e::{
-    cluster::{TIMEOUT, TestCluster, app, eventually, image, programs},
+    cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, image, programs},
     process::Signal,
 };
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UdpSocket},
     process::{Child, Command},
     task::JoinSet,
 };
@@ -306,5 +308,119 @@ async fn failing_webhooks_are_reported_and_block_no_other_rule() {
     let crashes = cluster.operator("transition-rule-operator").unwrap().crashes();
     assert!(crashes.is_empty(), "the operator crashed: {crashes:?}");
     assert!(slow.calls.load(Ordering::Relaxed) < 20, "calls of a slow webhook need backoff");
+    cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// Address of a DNS server that never answers.
+const SILENT_DNS: &str = "127.0.0.99";
+/// Namespaces whose webhooks have names that never resolve, and rules in each: as many as tokio has
+/// threads for work that blocks.
+const NAMESPACES: usize = 8;
+const RULES: usize = 64;
+
+/// Writes a script that starts transition-rule-operator with [`SILENT_DNS`], and with one known host, into a
+/// directory of programs.
+fn with_silent_dns(programs: &Path) -> tempfile::TempDir {
+    let at = tempfile::tempdir().unwrap();
+    // The first name would be resolved for an hour.
+    let options = "options timeout:30 attempts:5";
+    let files = [
+        ("resolv.conf", format!("nameserver {SILENT_DNS}\nsearch a b c d e f\n{options}\n")),
+        ("hosts", "127.0.0.1 gate.test\n".to_owned()),
+    ];
+    let mounts = files.map(|(name, text)| {
+        std::fs::write(at.path().join(name), text).unwrap();
+        format!("mount --bind {0}/{name} /etc/{name} && ", at.path().display())
+    });
+    let mounts = mounts.concat();
+    let operator = programs.join("transition-rule-operator");
+    let script = format!(
+        "#!/bin/sh\nexec unshare --mount sh -c '{mounts}exec {} \"$@\"' sh \"$@\"\n",
+        operator.display()
+    );
+    let path = at.path().join("transition-rule-operator");
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for operator in OPERATORS.into_iter().filter(|name| *name != "transition-rule-operator") {
+        std::os::unix::fs::symlink(programs.join(operator), at.path().join(operator)).unwrap();
+    }
+    at
+}
+
+/// Creates a namespace with [`RULES`] webhook rules whose names never resolve, and a Pod that waits for them.
+async fn create_unresolvable_rules(cluster: &TestCluster, namespace: &str) {
+    let kubectl = async |arguments: &[&str]| cluster.plane.kubectl(arguments).await;
+    kubectl(&["create", "namespace", namespace]).await.unwrap();
+    let rule = |n: usize| {
+        let webhook = json!({
+            "clientConfig": { "url": format!("http://x{n}.{namespace}.slow/") }, "timeoutSeconds": 1,
+        });
+        json!({ "name": format!("n{n}"), "webhook": webhook })
+    };
+    let rules: Vec<Value> = (0..RULES).map(rule).collect();
+    let mut objects: Vec<Value> = rules
+        .chunks(32)
+        .enumerate()
+        .map(|(n, rules)| {
+            json!({
+                "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+                "metadata": { "name": format!("slow-{n}"), "namespace": namespace },
+                "spec": { "selector": { "matchLabels": { "app": "slow" } }, "rules": rules },
+            })
+        })
+        .collect();
+    let operation = [
+        (well_known::CONTROL.to_owned(), "true"),
+        ("app".to_owned(), "slow"),
+        (LabelKind::Operating.key("t"), "1"),
+        (LabelKind::OperationType.key("t"), "update"),
+    ];
+    let labels: BTreeMap<String, &str> = operation.into();
+    objects.push(json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "slow", "namespace": namespace, "labels": labels },
+        "spec": {
+            "serviceAccountName": "default", "automountServiceAccountToken": false,
+            "containers": [{ "name": "web", "image": "nginx:1" }],
+        },
+    }));
+    let account = ["get", "serviceaccount", "default", "-n", namespace];
+    eventually(TIMEOUT, async || Ok(kubectl(&account).await.is_ok())).await.unwrap();
+    let path = cluster.plane.dir.path().join(format!("{namespace}.json"));
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+    std::fs::write(&path, list.to_string()).unwrap();
+    kubectl(&["create", "-f", path.to_str().unwrap()]).await.unwrap();
+}
+
+/// A thread that resolves a name cannot be ended. If all did, the webhooks of others would time out, and
+/// with the default `failurePolicy`, their Pods would pass.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_never_resolve_let_no_other_pod_pass() {
+    let programs = programs().unwrap();
+    let _silent = UdpSocket::bind(format!("{SILENT_DNS}:53")).await.unwrap();
+    let mut cluster = TestCluster::start_without_operators(&programs).await.unwrap();
+    let wrapped = with_silent_dns(&programs);
+    cluster.use_programs(wrapped.path());
+    cluster.start_operators().await.unwrap();
+    cluster.create_and_wait("web", 1, &json!({})).await.unwrap();
+    for n in 0..NAMESPACES {
+        create_unresolvable_rules(&cluster, &format!("slow-{n}")).await;
+    }
+    // Without a limit, each namespace would take four threads a second.
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let rejection =
+        |_: &str, _: &str| Reply::Json(json!({ "success": false, "message": "not today" }));
+    let service = Service::start(rejection).await;
+    let url = service.address.replace("127.0.0.1", "gate.test");
+    let ignore = json!({ "failurePolicy": "Ignore", "timeoutSeconds": 2 });
+    cluster.create_rule("web", app("web"), webhook(&url, &ignore)).await.unwrap();
+    cluster.set_image("web", "nginx:2").await.unwrap();
+    cluster.wait_until_rejected("web", "webhook", "not today").await.unwrap();
+    assert!(cluster.pods_of("web").await.unwrap().iter().all(|pod| image(pod) == "nginx:1"));
+    let pid = cluster.operator("transition-rule-operator").unwrap().pid().unwrap();
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
+    eprintln!("{threads} threads");
+    assert!(threads > NAMESPACES * 4, "names are being resolved");
+    assert!(threads < NAMESPACES * 4 + 64, "{threads} threads");
     cluster.assert_no_forbidden_requests().unwrap();
 }

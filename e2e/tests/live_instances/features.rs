@@ -1,8 +1,6 @@
 //! What steps, tasks and templates may have besides objects, on the real API server: conditions in CEL,
 //! pruning, time limits, `onFailure`, `paused`, graceful deletion, and Jobs that are replaced.
 
-use std::time::Duration;
-
 use podops_e2e::cluster::{INSTANCE_OPERATOR, TIMEOUT, TestCluster, eventually, programs};
 use serde_json::{Value, json};
 
@@ -142,7 +140,10 @@ async fn a_paused_instance_begins_no_step(cluster: &Cluster) {
     let paused = json!({ "spec": { "paused": true, "parameters": { "P": "paused" } } });
     cluster.patch("parts", paused).await;
     cluster.wait_for_named_step("deploy", "flag", "PENDING", "").await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    // The operator has handled later changes, and not this one.
+    cluster.version("toy", toy()).await;
+    cluster.instance("toy", json!({})).await;
+    cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
     assert_eq!(cluster.get("configmap", "rest").await.unwrap()["data"]["p"], "after");
     cluster.patch("parts", json!({ "spec": { "paused": false } })).await;
     cluster.wait_for_plan("parts", "deploy", "COMPLETE").await;
