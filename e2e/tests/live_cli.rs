@@ -43,14 +43,16 @@ impl Situation {
         format!("| {} | `{}` |", self.name, self.expected)
     }
 
-    /// Returns whether the explanation of a Pod has the expected cause and no other, and that of a CollaSet
-    /// or a node has it among others: their Pods wait for different causes.
+    /// Returns whether the first cause in the explanation of a Pod is the expected one. That of a CollaSet or
+    /// a node has it among others: their Pods wait for different causes.
     fn is_explained(&self, explanation: &Value) -> bool {
         let causes = explanation["causes"].as_array().map(Vec::as_slice).unwrap_or_default();
         let is_expected =
             |cause: &Value| texts(cause).iter().any(|text| text.contains(self.expected));
-        let has_one = !self.target.starts_with("pod/") || causes.len() == 1;
-        has_one && causes.iter().any(is_expected)
+        match self.target.strip_prefix("pod/") {
+            Some(_) => causes.first().is_some_and(is_expected),
+            None => causes.iter().any(is_expected),
+        }
     }
 }
 

@@ -125,11 +125,11 @@ fn drained(facts: &Facts, pod: &Pod) -> Vec<Cause> {
     causes
 }
 
-/// Adds what consist-operator reports about a finalizer as a condition of the Pod.
+/// Adds that consist-operator is not running, and what it has reported about a finalizer as a condition of
+/// the Pod.
 fn with_report(cause: Cause, pod: &Pod, finalizer: &str, facts: &Facts) -> Cause {
-    let Some(report) = condition(pod, finalizer) else {
-        return cause.because(facts.absence("consist-operator"));
-    };
+    let cause = cause.because(facts.absence("consist-operator"));
+    let Some(report) = condition(pod, finalizer) else { return cause };
     let reason = report.reason.as_deref().unwrap_or_default();
     let message = report.message.as_deref().unwrap_or_default();
     let since = report.last_transition_time.as_ref().map(|time| time.0);
