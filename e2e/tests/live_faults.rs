@@ -161,6 +161,8 @@ async fn undecodable_set_blocks_no_other_and_sigterm_frees_leases() {
 
 /// Clients that change the ResourceQuota all the time.
 const QUOTA_WRITERS: usize = 8;
+/// Number of Pods whose creation may conflict with them.
+const CONTENDED_PODS: usize = 50;
 
 /// Quota admission rejects creates with a conflict while others change the ResourceQuota, and no event
 /// follows when the next try would succeed.
@@ -187,21 +189,21 @@ async fn creates_that_conflict_with_a_quota_are_repeated() {
         });
     }
     let since = cluster.audit_log_end().unwrap();
-    cluster.create_with("web", 1, "nginx:1", &json!({})).await.unwrap();
+    cluster.create("web", CONTENDED_PODS, "nginx:1").await.unwrap();
     let has_conflicts = async || {
         let (requests, _) = cluster.requests(since)?;
-        let conflicts = requests.iter().filter(|request| {
+        Ok(requests.iter().any(|request| {
             request.operator() == Some("collaset-operator")
                 && [&request.verb, request.resource()] == ["create", "pods"]
                 && request.code() == 409
-        });
-        Ok(conflicts.count() > 2)
+        }))
     };
     eventually(Duration::from_secs(60), has_conflicts).await.unwrap();
     assert!(writers.try_join_next().is_none(), "the quota was changed all the time");
     drop(writers);
     // Sooner than all objects are reconciled again, which is after ten minutes.
-    cluster.wait_until_rolled_out("web", 1, Duration::from_secs(30)).await.unwrap();
+    let pods = i32::try_from(CONTENDED_PODS).unwrap();
+    cluster.wait_until_rolled_out("web", pods, Duration::from_secs(60)).await.unwrap();
     cluster.assert_no_forbidden_requests().unwrap();
 }
 

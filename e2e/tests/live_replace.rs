@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
 use podops_api::{collaset::CollaSetStatus, resource_context::ResourceContext, well_known};
@@ -196,10 +198,25 @@ async fn nothing_happens_before_the_new_pod_serves(
     assert!(pods(cluster, set).await.iter().all(is_owned));
 }
 
-/// What lifecycle-operator does for a Pod that starts.
-async fn put_in_service(cluster: &TestCluster, name: &str) {
-    let labels = json!({ "labels": { well_known::SERVICE_AVAILABLE: "true" } });
-    cluster.patch_pod_metadata(name, labels).await.unwrap();
+/// Does what lifecycle-operator does for a Pod that starts, until a wait ends. As the Pod does not run,
+/// lifecycle-operator removes the label again, perhaps before collaset-operator has observed it.
+async fn keep_in_service<T>(
+    cluster: &TestCluster,
+    name: &str,
+    until: impl Future<Output = T>,
+) -> T {
+    let keep = async {
+        loop {
+            let labels = json!({ "labels": { well_known::SERVICE_AVAILABLE: "true" } });
+            // The Pod may be gone by then.
+            drop(cluster.patch_pod_metadata(name, labels).await);
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::select! {
+        result = until => result,
+        () = keep => unreachable!("it does not end"),
+    }
 }
 
 /// Case 27 of Kuperator's end-to-end suite.
@@ -207,8 +224,8 @@ async fn a_listed_new_pod_is_scaled_in_once_it_is_available(cluster: &TestCluste
     let (_, new) = create_pair(cluster, "new-only", 1).await;
     let list = json!({ "podToDelete": [new] });
     nothing_happens_before_the_new_pod_serves(cluster, "new-only", 0, list).await;
-    put_in_service(cluster, &new).await;
-    cluster.wait_for_replicas("new-only", [0; 4]).await.unwrap();
+    let is_gone = cluster.wait_for_replicas("new-only", [0; 4]);
+    keep_in_service(cluster, &new, is_gone).await.unwrap();
     assert_eq!(recorded_ids(cluster, "new-only").await, [0_i64; 0]);
 }
 
@@ -217,7 +234,8 @@ async fn an_original_pod_is_excluded_once_it_is_replaced(cluster: &TestCluster) 
     let (origin, new) = create_pair(cluster, "exclude-origin", 2).await;
     let list = json!({ "podToExclude": [origin] });
     nothing_happens_before_the_new_pod_serves(cluster, "exclude-origin", 1, list).await;
-    put_in_service(cluster, &new).await;
+    let is_replaced = cluster.wait_until_deleted(&origin);
+    keep_in_service(cluster, &new, is_replaced).await.unwrap();
     cluster.wait_for_replicas("exclude-origin", [1, 0, 0, 1]).await.unwrap();
     assert_ne!(pods(cluster, "exclude-origin").await[0].name_any(), origin);
     assert_eq!(recorded_ids(cluster, "exclude-origin").await.len(), 1);
@@ -228,11 +246,11 @@ async fn a_new_pod_is_excluded_once_it_has_replaced_another(cluster: &TestCluste
     let (origin, new) = create_pair(cluster, "exclude-new", 2).await;
     let list = json!({ "podToExclude": [new] });
     nothing_happens_before_the_new_pod_serves(cluster, "exclude-new", 1, list).await;
-    put_in_service(cluster, &new).await;
+    let is_excluded = cluster.wait_for_pod(&new, |pod| !is_owned(pod));
+    keep_in_service(cluster, &new, is_excluded).await.unwrap();
     // The excluded Pod keeps the label by which Pods are counted otherwise.
     let has_one = |s: &CollaSetStatus| s.replicas == 1 && s.updated_replicas == 1;
     cluster.wait_for_status("exclude-new", TIMEOUT, has_one).await.unwrap();
-    cluster.wait_for_pod(&new, |pod| !is_owned(pod)).await.unwrap();
     cluster.wait_until_deleted(&origin).await.unwrap();
     assert_eq!(recorded_ids(cluster, "exclude-new").await.len(), 1);
 }

@@ -256,7 +256,8 @@ fn a_budget_of_zero_is_named_beside_other_rejections() {
         let pods = vec![waiting("a", 2), waiting("b", 1), pod("c", &[])];
         plan(&observed(vec![budget, rule("other", &label)], pods), now()).to_string()
     };
-    let both = "a waits for budget/most, other/label; b waits for budget/most, other/label";
+    let both = "a waits for budget/most; b waits for budget/most; a waits for other/label; \
+                b waits for other/label";
     assert_eq!(named(json!({ "maxUnavailableValue": 0 })), both);
     assert_eq!(named(json!({ "minAvailableValue": "100%" })), both);
     let other = "a waits for other/label; b waits for other/label";
