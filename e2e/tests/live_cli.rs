@@ -287,7 +287,7 @@ async fn other_situations(cluster: &TestCluster) -> Vec<Situation> {
     ]
 }
 
-/// Situations of Services, decorations and nodes.
+/// Situations of Services, decorations and labels.
 async fn traffic_situations(cluster: &TestCluster) -> Vec<Situation> {
     // Nothing listens there.
     let [unreachable, unserving] = ["127.0.0.1:1", "127.0.0.1:2"]
