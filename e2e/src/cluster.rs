@@ -704,7 +704,7 @@ impl TestCluster {
         let (program, log) = (self.programs.join(name), self.log(name));
         let mut env = shipped_env(name)?;
         env.extend(settings.env);
-        let memory_mebibytes = Some(self.operators.limit_mebibytes(name)?);
+        let memory_mebibytes = self.operators.limit_mebibytes(name)?;
         Ok(Spec { program, args, env, kubeconfig, log, memory_mebibytes })
     }
 

@@ -18,6 +18,7 @@ use kube::{
     config::{AuthInfo, KubeConfigOptions, Kubeconfig, NamedAuthInfo},
 };
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use serde_json::Value;
 use tokio::process::{Child, Command};
 
 use crate::{
@@ -266,6 +267,19 @@ impl ControlPlane {
             bail!("{script}: {stdout}{}", String::from_utf8_lossy(&output.stderr));
         }
         Ok(stdout)
+    }
+
+    /// Creates the object of a manifest, or those of a List, as administrator.
+    ///
+    /// # Errors
+    ///
+    /// If the API server rejects one.
+    pub async fn create(&self, manifest: &Value) -> anyhow::Result<()> {
+        let path = tempfile::NamedTempFile::with_suffix_in(".json", self.dir.path())?;
+        std::fs::write(&path, manifest.to_string())?;
+        let path = path.path().to_str().context("a path that is no text")?;
+        self.kubectl(&["create", "-f", path]).await?;
+        Ok(())
     }
 
     /// Runs kubectl as administrator, and returns its stdout.

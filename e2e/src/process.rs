@@ -103,7 +103,7 @@ pub struct Spec {
     /// File that stdout and stderr are appended to.
     pub log: PathBuf,
     /// Memory limit in MiB, where the machine lets tests set one.
-    pub memory_mebibytes: Option<f64>,
+    pub memory_mebibytes: f64,
 }
 
 /// Process that is restarted whenever it exits, as by a kubelet, until this is dropped.
@@ -231,7 +231,7 @@ impl SupervisedProcess {
 }
 
 async fn supervise(spec: Spec, state: Arc<Mutex<State>>) -> anyhow::Result<()> {
-    let cgroup = spec.memory_mebibytes.and_then(MemoryCgroup::create);
+    let cgroup = MemoryCgroup::create(spec.memory_mebibytes);
     loop {
         let log = log(&spec.log)?;
         let mut command = Command::new(&spec.program);

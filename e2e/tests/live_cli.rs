@@ -133,6 +133,14 @@ async fn label(cluster: &TestCluster, pod: &str, labels: Value) {
     cluster.patch_pod_metadata(name, json!({ "labels": labels })).await.unwrap();
 }
 
+/// Creates an OperationJob that restarts a Pod.
+async fn restart_by_job(cluster: &TestCluster, job: &str, pod: &str) {
+    let job = json!({ "metadata": { "name": job },
+        "spec": { "action": "Restart", "targets": [{ "name": pod }] } });
+    let jobs: Api<OperationJob> = cluster.api();
+    jobs.create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();
+}
+
 fn rolling(fields: &Value) -> Value {
     json!({ "updateStrategy": { "rollingUpdate": fields } })
 }
@@ -247,13 +255,10 @@ async fn rollout_situations(cluster: &TestCluster) -> Vec<Situation> {
 /// Situations of jobs and deletions, and of Pods without CollaSet.
 async fn other_situations(cluster: &TestCluster) -> Vec<Situation> {
     let target = create(cluster, "job", 1, &json!({})).await;
-    let name = target.strip_prefix("pod/").unwrap().to_owned();
+    let name = target.strip_prefix("pod/").unwrap();
     let none = json!([{ "name": "none", "availablePolicy": { "maxUnavailableValue": 0 } }]);
     cluster.create_rule("job", json!({ "matchLabels": { "app": "job" } }), none).await.unwrap();
-    let job = json!({ "metadata": { "name": "restart" },
-        "spec": { "action": "Restart", "targets": [{ "name": name }] } });
-    let jobs: Api<OperationJob> = cluster.api();
-    jobs.create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();
+    restart_by_job(cluster, "restart", name).await;
     let terminating = create(cluster, "terminating", 1, &json!({})).await;
     let name = terminating.strip_prefix("pod/").unwrap();
     let finalizers = json!({ "finalizers": ["example.com/backup"] });
@@ -367,10 +372,7 @@ async fn absence_situations(cluster: &mut TestCluster) -> Vec<Situation> {
     let is_checked = |pod: &Pod| pod.labels().contains_key(&LabelKind::PreCheck.key("collaset"));
     cluster.wait_for_pod(name, is_checked).await.unwrap();
     let name = unrestarted.strip_prefix("pod/").unwrap();
-    let job = json!({ "metadata": { "name": "unrestarted" },
-        "spec": { "action": "Restart", "targets": [{ "name": name }] } });
-    let jobs: Api<OperationJob> = cluster.api();
-    jobs.create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();
+    restart_by_job(cluster, "unrestarted", name).await;
     for operator in ["lifecycle-operator", "collaset-operator"] {
         cluster.stop_operator(operator).await.unwrap();
     }

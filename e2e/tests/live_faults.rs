@@ -226,9 +226,7 @@ async fn delay_pod_writes(cluster: &TestCluster, webhook: &TcpListener) {
             }],
         }],
     });
-    let path = cluster.plane.dir.path().join("silent.json");
-    std::fs::write(&path, configuration.to_string()).unwrap();
-    cluster.plane.kubectl(&["create", "-f", path.to_str().unwrap()]).await.unwrap();
+    cluster.plane.create(&configuration).await.unwrap();
     // The API server loads it after a moment.
     let pods: Api<Pod> =
         Api::namespaced(cluster.plane.client_as(operator).await.unwrap(), "default");

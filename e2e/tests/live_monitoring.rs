@@ -315,9 +315,7 @@ async fn reject_writes_of_lifecycle_operator(cluster: &TestCluster) {
         "spec": { "policyName": "third-party", "validationActions": ["Deny"] },
     });
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": [policy, binding] });
-    let path = cluster.plane.dir.path().join("third-party.json");
-    std::fs::write(&path, list.to_string()).unwrap();
-    cluster.plane.kubectl(&["create", "-f", path.to_str().unwrap()]).await.unwrap();
+    cluster.plane.create(&list).await.unwrap();
     let pod = cluster.pods_of("rejected").await.unwrap()[0].name_any();
     let labels = r#"{"metadata":{"labels":{"probe":"1"}}}"#;
     let change = ["--type=merge", "--patch", labels, "--dry-run=server"];

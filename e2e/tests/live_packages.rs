@@ -503,9 +503,7 @@ async fn packages_differ_in_version_namespace_and_size() {
             "operatorVersion": { "name": "toy-2.0-0.1.0", "namespace": "shared" },
         },
     });
-    lab.write("third.json", &instance.to_string());
-    let path = lab.work.path().join("third.json");
-    lab.cluster.plane.kubectl(&["create", "-f", path.to_str().unwrap()]).await.unwrap();
+    lab.cluster.plane.create(&instance).await.unwrap();
     let tree = async || lab.kudo(&["plan", "status", "--instance", "third"]).await;
     let is_complete =
         async || Ok(tree().await.contains("Plan deploy (serial strategy) [COMPLETE]"));

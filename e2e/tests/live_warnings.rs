@@ -71,9 +71,7 @@ async fn reject_labelled_writes(cluster: &TestCluster) {
         "spec": { "policyName": "third-party", "validationActions": ["Deny"] },
     });
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": [policy, binding] });
-    let path = cluster.plane.dir.path().join("third-party.json");
-    std::fs::write(&path, list.to_string()).unwrap();
-    cluster.plane.kubectl(&["create", "-f", path.to_str().unwrap()]).await.unwrap();
+    cluster.plane.create(&list).await.unwrap();
     let probe = json!({
         "metadata": { "name": "probe", "labels": { "rejects-delete": "kubernetes-admin" } },
         "spec": {

@@ -386,10 +386,8 @@ async fn create_unresolvable_rules(cluster: &TestCluster, namespace: &str) {
     }));
     let account = ["get", "serviceaccount", "default", "-n", namespace];
     eventually(TIMEOUT, async || Ok(kubectl(&account).await.is_ok())).await.unwrap();
-    let path = cluster.plane.dir.path().join(format!("{namespace}.json"));
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
-    std::fs::write(&path, list.to_string()).unwrap();
-    kubectl(&["create", "-f", path.to_str().unwrap()]).await.unwrap();
+    cluster.plane.create(&list).await.unwrap();
 }
 
 /// A thread that resolves a name cannot be ended. If all did, the webhooks of others would time out, and

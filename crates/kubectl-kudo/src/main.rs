@@ -1,9 +1,6 @@
 //! The program `kubectl-kudo`, which kubectl runs as `kubectl kudo`.
 
-use std::{
-    io::{self, Write as _},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use clap::Parser as _;
 use kubectl_kudo::{
@@ -29,7 +26,7 @@ mod output;
 async fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage_status(&error),
+        Err(error) => return podops_command_line::usage_status(&error, ""),
     };
     match run(cli).await {
         Ok(()) => ExitCode::SUCCESS,
@@ -39,30 +36,10 @@ async fn main() -> ExitCode {
             if matches!(failure, Some(Failure::Differences)) {
                 return status;
             }
-            let message = if is_closed_pipe(&error) {
-                "the reader of the output has ended".to_owned()
-            } else {
-                one_line(&error)
-            };
-            drop(writeln!(io::stderr(), "Error: {message}"));
+            podops_command_line::report(&error);
             status
         }
     }
-}
-
-/// Prints help or the version as requested, or the error in one line. Returns the exit status.
-fn usage_status(error: &clap::Error) -> ExitCode {
-    if !error.use_stderr() {
-        drop(error.print());
-        return ExitCode::SUCCESS;
-    }
-    let text = error.to_string();
-    // What follows is a hint and the usage.
-    let message = text.split("\n\n").next().unwrap_or_default();
-    let message = message.strip_prefix("error: ").unwrap_or(message);
-    let message: Vec<&str> = message.split_whitespace().collect();
-    drop(writeln!(io::stderr(), "Error: {}", message.join(" ")));
-    ExitCode::from(Failure::Usage(String::new()).status())
 }
 
 async fn run(cli: Cli) -> anyhow::Result<()> {
@@ -115,26 +92,4 @@ fn status_of(error: &anyhow::Error) -> u8 {
         None if is_usage => Failure::Usage(String::new()).status(),
         None => FAILED,
     }
-}
-
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    let io = error.downcast_ref::<io::Error>();
-    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-}
-
-/// The error and its causes in one line, without repetitions.
-fn one_line(error: &anyhow::Error) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    for cause in error.chain() {
-        // The API server's message, without the fields of its status.
-        let text = match cause.downcast_ref::<kube::Error>() {
-            Some(kube::Error::Api(status)) => status.message.clone(),
-            Some(_) | None => cause.to_string(),
-        };
-        let text = text.replace('\n', " ");
-        if !parts.iter().any(|part| part.contains(&text)) {
-            parts.push(text);
-        }
-    }
-    parts.join(": ")
 }

@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
+/// Remedy for objects of an installation that are missing.
+pub(crate) const INSTALL: &str = "apply the manifests of your installation again";
+
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Level {

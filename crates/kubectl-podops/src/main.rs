@@ -23,17 +23,12 @@ mod session;
 async fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage_status(&error),
+        Err(error) => return podops_command_line::usage_status(&error, "; see --help"),
     };
     match run(cli).await {
         Ok(status) => status,
         Err(error) => {
-            let message = if is_closed_pipe(&error) {
-                "the reader of the output has ended".to_owned()
-            } else {
-                one_line(&error)
-            };
-            drop(writeln!(io::stderr(), "Error: {message}"));
+            podops_command_line::report(&error);
             ExitCode::FAILURE
         }
     }
@@ -96,39 +91,4 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Completion { .. } => Ok(ExitCode::SUCCESS),
         Command::Preflight { to, output } => commands::check::preflight(&session, to, output).await,
     }
-}
-
-/// Prints help or the version as requested, or the error in one line. Returns the exit status.
-fn usage_status(error: &clap::Error) -> ExitCode {
-    if !error.use_stderr() {
-        drop(error.print());
-        return ExitCode::SUCCESS;
-    }
-    let text = error.to_string();
-    // What follows is a hint and the usage.
-    let message = text.split("\n\n").next().unwrap_or_default();
-    let message = message.strip_prefix("error: ").unwrap_or(message);
-    let words: Vec<&str> = message.split_whitespace().collect();
-    drop(writeln!(io::stderr(), "Error: {}; see --help", words.join(" ")));
-    ExitCode::from(USAGE)
-}
-
-/// Exit status of a command line that cannot be parsed, as clap defines it.
-const USAGE: u8 = 2;
-
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    let io = error.downcast_ref::<io::Error>();
-    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-}
-
-/// The error and its causes in one line, without repetitions.
-fn one_line(error: &anyhow::Error) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    for cause in error.chain() {
-        let text = cause.to_string().replace('\n', " ");
-        if !parts.iter().any(|part| part.contains(&text)) {
-            parts.push(text);
-        }
-    }
-    parts.join(": ")
 }

@@ -1,7 +1,7 @@
 //! Webhooks without a server, and Pods that are admitted without the readiness gate.
 
 use crate::{
-    finding::Findings,
+    finding::{Findings, INSTALL},
     installation::{Installation, Object, is_of_kuperator, items},
 };
 
@@ -58,7 +58,7 @@ fn check_policy(
     if !installation.of(kind).any(|known| known.name == policy) {
         let subject = format!("{} {}", binding.kind.name, binding.name);
         let message = format!("applies the policy {policy}, which does not exist");
-        findings.error(subject, &message, "apply the manifests of your installation again");
+        findings.error(subject, &message, INSTALL);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    finding::Findings,
+    finding::{Findings, INSTALL},
     installation::{Installation, OPERATORS, Object, items},
 };
 
@@ -16,8 +16,6 @@ const REQUIRED: [(&str, &str, &str); 3] = [
 
 /// Label with the version of a release.
 const VERSION: &str = "app.kubernetes.io/version";
-/// Remedy for missing objects.
-const INSTALL: &str = "apply the manifests of your installation again";
 
 pub(super) fn check(installation: &Installation, findings: &mut Findings) {
     let mut versions = BTreeMap::<&str, Vec<&str>>::new();

@@ -116,10 +116,12 @@ fn requests(facts: &Facts, pod: &Pod) -> Vec<Cause> {
 
 /// A job whose status does not have the target yet.
 fn not_begun(job: &OperationJob, pod: &Pod) -> Option<String> {
-    let status = job.status.clone().unwrap_or_default();
-    let is_known = status.target_details.iter().any(|target| target.name == name(pod));
+    let status = job.status.as_ref();
+    let mut known = status.into_iter().flat_map(|status| &status.target_details);
+    let is_known = known.any(|target| target.name == name(pod));
     let is_target = job.spec.targets.iter().any(|target| target.name == name(pod));
-    let has_ended = status.progress.is_some_and(Progress::is_final);
+    let progress = status.and_then(|status| status.progress);
+    let has_ended = progress.is_some_and(Progress::is_final);
     let job_name = job.metadata.name.as_deref().unwrap_or_default();
     let action = &job.spec.action;
     (is_target && !is_known && !has_ended)
