@@ -410,7 +410,7 @@ impl TestCluster {
             nodes: Some(nodes),
             _node_tasks: node_tasks,
         };
-        cluster.wait_for_namespace().await?;
+        cluster.wait_for_namespace(&cluster.namespace).await?;
         Ok(cluster)
     }
 
@@ -532,8 +532,7 @@ impl TestCluster {
             cluster.plane.kubectl(&["apply", "--server-side", "-f", &roles]).await?;
             cluster.start_operator(name).await?;
         }
-        cluster.plane.kubectl(&["create", "namespace", &cluster.namespace]).await?;
-        cluster.wait_for_namespace().await?;
+        cluster.create_namespace(&cluster.namespace).await?;
         cluster.wait_for_leaders().await?;
         Ok(cluster)
     }
@@ -599,12 +598,22 @@ impl TestCluster {
         waited.with_context(|| format!("waiting for a leader of {name}"))
     }
 
+    /// Creates a namespace, in which Pods can be created at once.
+    ///
+    /// # Errors
+    ///
+    /// If the API server rejects it, or no ServiceAccount is created in it in time.
+    pub async fn create_namespace(&self, name: &str) -> anyhow::Result<()> {
+        self.plane.kubectl(&["create", "namespace", name]).await?;
+        self.wait_for_namespace(name).await
+    }
+
     /// Waits for the default ServiceAccount, because Pods are rejected without it.
-    async fn wait_for_namespace(&self) -> anyhow::Result<()> {
-        let accounts: Api<ServiceAccount> = self.api();
+    async fn wait_for_namespace(&self, name: &str) -> anyhow::Result<()> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.plane.admin.clone(), name);
         let exists = async || Ok(accounts.get_opt("default").await?.is_some());
         let waited = eventually(TIMEOUT, exists).await;
-        waited.context("waiting for the default ServiceAccount")
+        waited.with_context(|| format!("waiting for the default ServiceAccount of {name}"))
     }
 
     /// Applies the CRDs and waits until they are established.

@@ -275,10 +275,19 @@ impl ControlPlane {
     ///
     /// If the API server rejects one.
     pub async fn create(&self, manifest: &Value) -> anyhow::Result<()> {
+        self.create_with(manifest, &[]).await
+    }
+
+    /// Creates the object of a manifest, or those of a List, with more flags of kubectl.
+    ///
+    /// # Errors
+    ///
+    /// If the API server rejects one; the error contains its message.
+    pub async fn create_with(&self, manifest: &Value, flags: &[&str]) -> anyhow::Result<()> {
         let path = tempfile::NamedTempFile::with_suffix_in(".json", self.dir.path())?;
         std::fs::write(&path, manifest.to_string())?;
         let path = path.path().to_str().context("a path that is no text")?;
-        self.kubectl(&["create", "-f", path]).await?;
+        self.kubectl(&[&["create", "-f", path], flags].concat()).await?;
         Ok(())
     }
 

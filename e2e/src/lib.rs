@@ -31,5 +31,6 @@ pub mod recording;
 pub mod scenarios;
 pub mod server;
 pub mod soak;
+pub mod tenant;
 mod terminal;
 pub mod traffic;

@@ -334,7 +334,7 @@ impl Lab {
         ensure!(!is_measured || tried.verify <= VERIFY_MAX, "verify took {:?}", tried.verify);
         let namespace = package.namespace();
         let (operator, repo) = (package.operator.as_str(), self.repository.url.as_str());
-        self.cluster.plane.kubectl(&["create", "namespace", &namespace]).await?;
+        self.cluster.create_namespace(&namespace).await?;
         let before = self.cluster_objects().await?;
         let in_namespace = ["--namespace", namespace.as_str()];
         let instance = ["--instance", operator];

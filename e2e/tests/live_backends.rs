@@ -33,6 +33,7 @@ use podops_e2e::{
     balancers::{Haproxy, Xds, envoy, free_address},
     cluster::{TIMEOUT, TestCluster, eventually, image, programs},
     server,
+    tenant::Tenant,
     traffic::{Load, has_protection_finalizer, server_set, update_recreate_and_scale},
 };
 use serde_json::{Value, json};
@@ -307,11 +308,11 @@ async fn aws_targets_are_released_when_deregistration_completes() {
 /// Error code of AWS.
 const GROUP_NOT_FOUND: &str = "TargetGroupNotFound";
 
-/// Another namespace has 20 Services with target groups of the same region, which do not exist; each call for
+/// A tenant of another namespace has 20 Services with target groups of the same region, which do not exist; each call for
 /// one takes 1.2 seconds.
 async fn create_services_with_missing_groups(cluster: &TestCluster, group: &str) {
-    cluster.plane.kubectl(&["create", "namespace", "other"]).await.unwrap();
-    let services: kube::Api<Service> = kube::Api::namespaced(cluster.plane.admin.clone(), "other");
+    let tenant = Tenant::new(cluster, "other").await.unwrap();
+    let services: kube::Api<Service> = tenant.api().await.unwrap();
     for n in 0..20 {
         let params = json!({ "targetGroup": format!("{group}-missing-{n}"), "port": 8080 });
         let service = json!({

@@ -10,10 +10,11 @@ use kube::{
     Api, ResourceExt as _,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
-use podops_api::{lifecycle::LabelKind, well_known};
+use podops_api::{collaset::CollaSet, lifecycle::LabelKind, well_known};
 use podops_e2e::{
-    cluster::{OPERATORS, TestCluster, eventually, programs},
+    cluster::{OPERATORS, TestCluster, app, eventually, is_rolled_out, programs},
     process::Signal,
+    tenant::Tenant,
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
@@ -162,14 +163,15 @@ async fn undecodable_set_blocks_no_other_and_sigterm_frees_leases() {
 /// Clients that change the ResourceQuota all the time.
 const QUOTA_WRITERS: usize = 8;
 /// Number of Pods whose creation may conflict with them.
-const CONTENDED_PODS: usize = 50;
+const CONTENDED_PODS: i32 = 50;
 
 /// Quota admission rejects creates with a conflict while others change the ResourceQuota, and no event
 /// follows when the next try would succeed.
 #[tokio::test(flavor = "multi_thread")]
 async fn creates_that_conflict_with_a_quota_are_repeated() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
-    let quotas: Api<ResourceQuota> = cluster.api();
+    let tenant = Tenant::new(&cluster, "contended").await.unwrap();
+    let quotas: Api<ResourceQuota> = tenant.api().await.unwrap();
     let hard = json!({ "count/pods": "1000" });
     let quota = json!({ "metadata": { "name": "contended" }, "spec": { "hard": hard } });
     let quota = serde_json::from_value(quota).unwrap();
@@ -189,7 +191,18 @@ async fn creates_that_conflict_with_a_quota_are_repeated() {
         });
     }
     let since = cluster.audit_log_end().unwrap();
-    cluster.create("web", CONTENDED_PODS, "nginx:1").await.unwrap();
+    let set = json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",
+        "metadata": { "name": "contended" },
+        "spec": {
+            "replicas": CONTENDED_PODS, "selector": app("contended"),
+            "template": {
+                "metadata": { "labels": { "app": "contended" } },
+                "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
+            },
+        },
+    });
+    tenant.create(&set).await.unwrap();
     let has_conflicts = async || {
         let (requests, _) = cluster.requests(since)?;
         Ok(requests.iter().any(|request| {
@@ -199,11 +212,19 @@ async fn creates_that_conflict_with_a_quota_are_repeated() {
         }))
     };
     eventually(Duration::from_secs(60), has_conflicts).await.unwrap();
+    // Another namespace is not affected.
+    cluster.create_and_wait("web", 4, &json!({})).await.unwrap();
+    cluster.set_image("web", "nginx:2").await.unwrap();
+    cluster.wait_until_rolled_out("web", 4, Duration::from_secs(60)).await.unwrap();
     assert!(writers.try_join_next().is_none(), "the quota was changed all the time");
     drop(writers);
     // Sooner than all objects are reconciled again, which is after ten minutes.
-    let pods = i32::try_from(CONTENDED_PODS).unwrap();
-    cluster.wait_until_rolled_out("web", pods, Duration::from_secs(60)).await.unwrap();
+    let sets: Api<CollaSet> = tenant.api().await.unwrap();
+    let has_all = async || {
+        let status = sets.get("contended").await?.status.unwrap_or_default();
+        Ok(is_rolled_out(&status, CONTENDED_PODS))
+    };
+    eventually(Duration::from_secs(60), has_all).await.unwrap();
     cluster.assert_no_forbidden_requests().unwrap();
 }
 

@@ -429,15 +429,18 @@ fn api(client: &Client, kind: &Kind, n: u32) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), &format!("fuzz-{}", n % NAMESPACES), &resource)
 }
 
-/// Creates an object; returns whether it is valid. A server that is overloaded gets it again.
-async fn try_create(api: &Api<DynamicObject>, object: &DynamicObject) -> bool {
+/// Creates an object, or returns why it is invalid. A server that is overloaded gets it again.
+async fn try_create(
+    api: &Api<DynamicObject>,
+    object: &DynamicObject,
+) -> Result<(), Box<kube::core::Status>> {
     for _ in 0..TRIES {
         match api.create(&PostParams::default(), object).await {
-            Ok(_) => return true,
+            Ok(_) => return Ok(()),
             Err(kube::Error::Api(status)) => match status.code {
                 // An earlier attempt succeeded, and its response was lost, or cannot be decoded.
-                409 => return true,
-                400..409 | 410..429 | 500 => return false,
+                409 => return Ok(()),
+                400..409 | 410..429 | 500 => return Err(status),
                 _ => eprintln!("retrying {:?}: {status}", object.metadata.name),
             },
             Err(error) => eprintln!("retrying {:?}: {error}", object.metadata.name),
@@ -458,6 +461,7 @@ async fn create(
     let mut random = Rng::with_seed(u64::from(n));
     let hostility = Hostility::of(kind, n);
     let api = api(client, kind, n);
+    let mut rejections = Vec::new();
     for density in DENSITIES {
         let mut object = (kind.base)(&name, &mut random);
         let mut generator = Generator { document, random: &mut random, density };
@@ -474,14 +478,16 @@ async fn create(
             hostility.apply(&mut object);
         }
         let object: DynamicObject = serde_json::from_value(object).unwrap();
-        if try_create(&api, &object).await {
-            if hostility == Some(Hostility::UnreadMetadata) {
-                poison(&api, &name).await;
-            }
-            return (name, hostility);
+        if let Err(rejection) = try_create(&api, &object).await {
+            rejections.push(rejection.to_string());
+            continue;
         }
+        if hostility == Some(Hostility::UnreadMetadata) {
+            poison(&api, &name).await;
+        }
+        return (name, hostility);
     }
-    panic!("no object is accepted of the kind {}", kind.name);
+    panic!("each form of {name} is rejected: {rejections:#?}");
 }
 
 /// Writes a time into the managed fields that jiff cannot hold.
@@ -509,7 +515,13 @@ async fn create_namespaces(client: &Client) {
     let accounts: Api<ServiceAccount> = Api::all(client.clone());
     let named_default = ListParams::default().fields("metadata.name=default");
     let count = usize::try_from(NAMESPACES).unwrap();
-    let exist = async || Ok(accounts.list(&named_default).await?.items.len() > count);
+    let is_ours = |account: &ServiceAccount| {
+        account.metadata.namespace.as_ref().is_some_and(|namespace| namespace.starts_with("fuzz-"))
+    };
+    let exist = async || {
+        let accounts = accounts.list(&named_default).await?.items;
+        Ok(accounts.iter().filter(|account| is_ours(account)).count() == count)
+    };
     eventually(TIMEOUT, exist).await.unwrap();
 }
 

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Pod, ServiceAccount},
+    core::v1::{ConfigMap, Pod},
     policy::v1::PodDisruptionBudget,
 };
 use kube::{
@@ -295,11 +295,9 @@ async fn operator_outage_blocks_only_pods_in_service() {
     let name = pod_of(&cluster, "web").await.name_any();
     forged_reviews_start_nothing(&cluster, &name).await;
     let name = pod_of(&cluster, "web").await.name_any();
-    cluster.plane.kubectl(&["create", "namespace", "ending"]).await.unwrap();
+    cluster.create_namespace("ending").await.unwrap();
     let (owned, in_namespace) =
         (cluster.pods(), Api::<Pod>::namespaced(cluster.plane.admin.clone(), "ending"));
-    let accounts: Api<ServiceAccount> = Api::namespaced(cluster.plane.admin.clone(), "ending");
-    eventually(TIMEOUT, async || Ok(accounts.get_opt("default").await?.is_some())).await.unwrap();
     let maps = cluster.api::<ConfigMap>();
     let map = serde_json::from_value(json!({ "metadata": { "name": "owner" } })).unwrap();
     let map = maps.create(&PostParams::default(), &map).await.unwrap();

@@ -494,7 +494,7 @@ async fn packages_differ_in_version_namespace_and_size() {
     let upgraded = lab.get("instances.kudo.dev", "first").await;
     assert_eq!(upgraded["spec"]["operatorVersion"]["name"], "toy-2.0-0.1.0");
 
-    lab.cluster.plane.kubectl(&["create", "namespace", "shared"]).await.unwrap();
+    lab.cluster.create_namespace("shared").await.unwrap();
     lab.kudo(&["install", "./toy", "--skip-instance", "--namespace", "shared"]).await;
     let instance = json!({
         "apiVersion": "kudo.dev/v1beta1", "kind": "Instance", "metadata": { "name": "third" },
@@ -696,7 +696,7 @@ async fn community_packages_follow_manifests_of_instances() {
         let versions = lab.kudo(&["get", "operatorversions"]).await;
         let mut names = versions.lines().filter_map(|line| line.split_whitespace().last());
         let version = names.find(|name| name.starts_with(package.operator)).unwrap();
-        lab.cluster.plane.kubectl(&["create", "namespace", package.operator]).await.unwrap();
+        lab.cluster.create_namespace(package.operator).await.unwrap();
         package.apply(&lab, version, ["100m", "256Mi"]).await;
         package.apply(&lab, version, ["200m", "512Mi"]).await;
     }

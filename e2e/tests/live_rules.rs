@@ -7,9 +7,9 @@ use std::cell::Cell;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::{
     ResourceExt as _,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use podops_api::{condition, lifecycle, well_known};
+use podops_api::{condition, lifecycle, transition_rule::PodTransitionRuleStatus, well_known};
 use podops_client::shell::clock;
 use podops_e2e::{
     availability::{AvailabilityMonitor, TEAM},
@@ -107,7 +107,7 @@ async fn rollout_keeps_the_budget_with_few_writes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_apply_to_their_namespace_and_can_be_overridden() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
-    cluster.plane.kubectl(&["create", "namespace", "other"]).await.unwrap();
+    cluster.create_namespace("other").await.unwrap();
     let rule = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
         "metadata": { "name": "frozen", "namespace": "other" },
@@ -132,6 +132,7 @@ async fn rules_apply_to_their_namespace_and_can_be_overridden() {
     cluster.create_rule("frozen", app("web"), budget(&json!(0))).await.unwrap();
     cluster.set_image("web", "nginx:3").await.unwrap();
     cluster.wait_until_rejected("frozen", "budget", "maxUnavailable=0").await.unwrap();
+    a_closed_budget_is_named_beside_another_rejection(&cluster).await;
     let first = cluster.pods_of("web").await.unwrap()[0].name_any();
     let until = clock::now() + jiff::SignedDuration::from_secs(600);
     let typo = json!({ "rules": ["bugdet"], "until": until }).to_string();
@@ -159,6 +160,26 @@ async fn rules_apply_to_their_namespace_and_can_be_overridden() {
     );
     assert_series_go_with_their_rule(&cluster).await;
     cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// A budget that permits no Pod is not hidden until the other rule permits the Pod.
+async fn a_closed_budget_is_named_beside_another_rejection(cluster: &TestCluster) {
+    let never = json!({ "requires": { "matchLabels": { "go": "yes" } } });
+    let check = json!({ "name": "check", "labelCheck": never });
+    let mut rules = budget(&json!(0));
+    rules.as_array_mut().unwrap().insert(0, check);
+    let params = PatchParams::default();
+    let both = Patch::Merge(json!({ "spec": { "rules": rules } }));
+    cluster.rules().patch("frozen", &params, &both).await.unwrap();
+    let names_both = |status: &PodTransitionRuleStatus| {
+        status.details.iter().any(|detail| {
+            let by = |rule: &str| detail.reject_info.iter().any(|info| info.rule_name == rule);
+            by("check") && by("budget")
+        })
+    };
+    cluster.wait_for_rule("frozen", names_both).await.unwrap();
+    let one = Patch::Merge(json!({ "spec": { "rules": budget(&json!(0)) } }));
+    cluster.rules().patch("frozen", &params, &one).await.unwrap();
 }
 
 /// The metrics of a rule are removed with it, and those of a namespace with its last rule.

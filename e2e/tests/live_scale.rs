@@ -22,6 +22,7 @@ use podops_api::{
 use podops_e2e::{
     cluster::{OPERATORS, TestCluster, app, eventually, memory_limit_mebibytes, programs},
     measure::Process,
+    tenant::Tenant,
 };
 use serde_json::{Value, json};
 
@@ -149,8 +150,8 @@ async fn a_namespace_of_many_rules_slows_no_other() {
     let undisturbed = rollout(&cluster, "nginx:a").await.max(rollout(&cluster, "nginx:b").await);
 
     let started = Instant::now();
-    cluster.plane.kubectl(&["create", "namespace", "many"]).await.unwrap();
-    let rules: Api<PodTransitionRule> = Api::namespaced(cluster.plane.admin.clone(), "many");
+    let rules: Api<PodTransitionRule> =
+        Tenant::new(&cluster, "many").await.unwrap().api().await.unwrap();
     let params = PostParams::default();
     let created = stream::iter(0..count).map(async |n| {
         let rule = json!({

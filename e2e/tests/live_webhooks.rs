@@ -19,6 +19,7 @@ use podops_api::{condition, lifecycle::LabelKind, well_known};
 use podops_e2e::{
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, image, programs},
     process::Signal,
+    tenant::Tenant,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -347,10 +348,9 @@ fn with_silent_dns(programs: &Path) -> tempfile::TempDir {
     at
 }
 
-/// Creates a namespace with [`RULES`] webhook rules whose names never resolve, and a Pod that waits for them.
+/// Creates a tenant with [`RULES`] webhook rules whose names never resolve, and a Pod that waits for them.
 async fn create_unresolvable_rules(cluster: &TestCluster, namespace: &str) {
-    let kubectl = async |arguments: &[&str]| cluster.plane.kubectl(arguments).await;
-    kubectl(&["create", "namespace", namespace]).await.unwrap();
+    let tenant = Tenant::new(cluster, namespace).await.unwrap();
     let rule = |n: usize| {
         let webhook = json!({
             "clientConfig": { "url": format!("http://x{n}.{namespace}.slow/") }, "timeoutSeconds": 1,
@@ -384,10 +384,7 @@ async fn create_unresolvable_rules(cluster: &TestCluster, namespace: &str) {
             "containers": [{ "name": "web", "image": "nginx:1" }],
         },
     }));
-    let account = ["get", "serviceaccount", "default", "-n", namespace];
-    eventually(TIMEOUT, async || Ok(kubectl(&account).await.is_ok())).await.unwrap();
-    let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
-    cluster.plane.create(&list).await.unwrap();
+    tenant.create(&json!({ "apiVersion": "v1", "kind": "List", "items": objects })).await.unwrap();
 }
 
 /// A thread that resolves a name cannot be ended. If all did, the webhooks of others would time out, and

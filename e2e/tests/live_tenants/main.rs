@@ -8,7 +8,6 @@ mod objects;
 mod rights;
 mod rules;
 mod sets;
-mod tenant;
 
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use kube::{ResourceExt as _, api::DeleteParams};
 use podops_e2e::{
     balancers::free_address,
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, programs},
+    tenant::Tenant,
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet};
@@ -35,9 +35,10 @@ use self::{
         create_flickering_set, create_rejected_set, flicker, flickering_set_settles,
         too_many_replicas_are_rejected,
     },
-    tenant::{TENANT, USER, create_account},
 };
 
+/// Namespace of the tenant.
+const TENANT: &str = "tenant";
 const PODS: i32 = 10;
 /// Number of rollouts whose times are compared.
 const ROLLOUTS: usize = 5;
@@ -63,19 +64,19 @@ async fn a_tenant_affects_only_its_namespace() {
     cluster.create_rule("web", app("web"), at_most(PODS / 2)).await.unwrap();
     cluster.create_and_wait("web", PODS, &json!({})).await.unwrap();
     let undisturbed = rollouts(&cluster, "undisturbed").await;
-    create_account(&cluster).await;
-    too_many_replicas_are_rejected(&cluster).await;
+    let tenant = Tenant::new(&cluster, TENANT).await.unwrap();
+    too_many_replicas_are_rejected(&tenant).await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    create_rules(&cluster, silent.local_addr().unwrap()).await;
-    create_waiting_pods(&cluster).await;
-    a_leaked_url_permits_nothing(&cluster).await;
-    create_costly_rules(&cluster).await;
-    create_rejected_set(&cluster).await;
-    create_flickering_set(&cluster).await;
-    create_large_pods(&cluster).await;
-    create_objects_that_cannot_be_decoded(&cluster).await;
-    a_backend_of_others_is_not_used(&cluster, &haproxy, &instance).await;
-    create_pods_with_many_labels(&cluster).await;
+    create_rules(&tenant, silent.local_addr().unwrap()).await;
+    create_waiting_pods(&tenant).await;
+    a_leaked_url_permits_nothing(&cluster, &tenant).await;
+    create_costly_rules(&tenant).await;
+    create_rejected_set(&tenant).await;
+    create_flickering_set(&tenant).await;
+    create_large_pods(&tenant).await;
+    create_objects_that_cannot_be_decoded(&tenant).await;
+    a_backend_of_others_is_not_used(&cluster, &tenant, &haproxy, &instance).await;
+    create_pods_with_many_labels(&tenant).await;
     // Also when the operators list them.
     for operator in OPERATORS {
         cluster.kill_and_restart(operator).await.unwrap();
@@ -83,7 +84,7 @@ async fn a_tenant_affects_only_its_namespace() {
     rollout(&cluster, "nginx:restarted").await;
     let exits = |operator: &str| cluster.operator(operator).unwrap().exits().len();
     let known = OPERATORS.map(exits);
-    approvals_are_reserved_to_the_operators(&cluster).await;
+    approvals_are_reserved_to_the_operators(&cluster, &tenant).await;
     let mut held = vec![xds];
     for operator in OPERATORS {
         held.extend(cluster.admission_address(operator));
@@ -92,10 +93,10 @@ async fn a_tenant_affects_only_its_namespace() {
     let refused = hold_connections(xds).await;
     assert_envoys_are_served(xds, &refused).await;
     let mut flood: JoinSet<()> = held.into_iter().map(flood).collect();
-    flood.spawn(flicker(cluster.plane.client_as(USER).await.unwrap()));
+    flood.spawn(flicker(tenant.api().await.unwrap(), tenant.api().await.unwrap()));
     let disturbed = rollouts(&cluster, "disturbed").await;
     a_pod_is_deleted_gracefully(&cluster).await;
-    rules_report_their_errors(&cluster).await;
+    rules_report_their_errors(&tenant).await;
     for operator in OPERATORS {
         assert_probe_is_answered(cluster.metrics_address(operator).unwrap()).await;
         let peak = cluster.operator(operator).unwrap().peak_mebibytes();
@@ -105,7 +106,7 @@ async fn a_tenant_affects_only_its_namespace() {
     assert_eq!(OPERATORS.map(exits), known, "exits of {OPERATORS:?}");
     assert!(flood.try_join_next().is_none(), "the connections have lasted");
     drop(flood);
-    flickering_set_settles(&cluster).await;
+    flickering_set_settles(&tenant).await;
     let (median, worst) = (undisturbed[ROLLOUTS / 2], disturbed[ROLLOUTS - 1]);
     assert!(disturbed[ROLLOUTS / 2] < median.mul_f64(1.5), "{disturbed:?}, not {undisturbed:?}");
     // No reconcile waits for another namespace.

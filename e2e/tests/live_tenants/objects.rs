@@ -4,10 +4,8 @@ use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::PostParams};
 use podops_api::well_known;
-use podops_e2e::cluster::TestCluster;
+use podops_e2e::tenant::Tenant;
 use serde_json::{Value, json};
-
-use super::tenant::{TENANT, USER, as_tenant, create};
 
 /// Number of Pods with 1 MB of labels each: more than the smallest memory limit, which the test
 /// cluster checks.
@@ -19,7 +17,7 @@ const DEPTH: usize = 140;
 
 /// Creates an object of each kind that operators read, with a time in its managed fields that jiff
 /// cannot hold, a Pod with such a condition, and a CollaSet with a value that is nested too deep.
-pub(super) async fn create_objects_that_cannot_be_decoded(cluster: &TestCluster) {
+pub(super) async fn create_objects_that_cannot_be_decoded(tenant: &Tenant<'_>) {
     let labels = json!({ "app": "late", well_known::CONTROL: "true" });
     let selector = json!({ "matchLabels": { "app": "late" } });
     let gated = json!({
@@ -70,9 +68,9 @@ pub(super) async fn create_objects_that_cannot_be_decoded(cluster: &TestCluster)
         object["kind"] = json!(kind);
         object["metadata"] =
             json!({ "name": "late", "labels": labels, "annotations": { "a": "b" } });
-        create(cluster, &format!("late-{kind}"), &object).await.unwrap();
+        tenant.create(&object).await.unwrap();
         let arguments = ["patch", kind, "late", "--type=json", "--patch", &patch];
-        as_tenant(cluster, &arguments).await.unwrap();
+        tenant.kubectl(&arguments).await.unwrap();
     }
     let condition = json!([{ "op": "add", "path": "/status/conditions/-", "value": {
         "type": "Late", "status": "True", "lastTransitionTime": TOO_LATE,
@@ -80,25 +78,22 @@ pub(super) async fn create_objects_that_cannot_be_decoded(cluster: &TestCluster)
     let condition = condition.to_string();
     let arguments =
         ["patch", "pod", "late", "--subresource=status", "--type=json", "--patch", &condition];
-    as_tenant(cluster, &arguments).await.unwrap();
-    create_deep_set(cluster, &set).await;
+    tenant.kubectl(&arguments).await.unwrap();
+    create_deep_set(tenant, &set).await;
 }
 
 /// Creates a CollaSet with a value that is nested too deep.
-async fn create_deep_set(cluster: &TestCluster, spec: &Value) {
+async fn create_deep_set(tenant: &Tenant<'_>, spec: &Value) {
     let mut deep = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "metadata": { "name": "deep" }, "spec": spec,
     });
     deep["spec"]["template"]["spec"]["x"] =
         (0..DEPTH).fold(json!(1), |inner, _| json!({ "a": inner }));
-    let file = cluster.plane.dir.path().join("deep.json");
-    std::fs::write(&file, deep.to_string()).unwrap();
-    let arguments = ["create", "--validate=false", "-f", file.to_str().unwrap()];
-    as_tenant(cluster, &arguments).await.unwrap();
+    tenant.create(&deep).await.unwrap();
 }
 
 /// Creates Pods with a megabyte of labels each.
-pub(super) async fn create_pods_with_many_labels(cluster: &TestCluster) {
+pub(super) async fn create_pods_with_many_labels(tenant: &Tenant<'_>) {
     let labels = (0..7000).map(|n| (format!("{n:063}"), json!("x".repeat(63))));
     let mut labels: serde_json::Map<_, _> = labels.collect();
     labels.insert(well_known::CONTROL.to_owned(), json!("true"));
@@ -106,7 +101,7 @@ pub(super) async fn create_pods_with_many_labels(cluster: &TestCluster) {
         "schedulingGates": [{ "name": "podops.test/never" }],
         "containers": [{ "name": "web", "image": "nginx:1" }],
     });
-    let pods: Api<Pod> = Api::namespaced(cluster.plane.client_as(USER).await.unwrap(), TENANT);
+    let pods: Api<Pod> = tenant.api().await.unwrap();
     let (params, pods, labels, spec) = (&PostParams::default(), &pods, &labels, &spec);
     let created = stream::iter(0..MANY_LABELS_PODS).map(async |n| {
         let metadata = json!({ "name": format!("labels-{n}"), "labels": labels });

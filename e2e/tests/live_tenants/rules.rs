@@ -3,17 +3,18 @@
 use std::net::SocketAddr;
 
 use podops_api::well_known;
-use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually};
+use podops_e2e::{
+    cluster::{TIMEOUT, eventually},
+    tenant::Tenant,
+};
 use serde_json::{Value, json};
-
-use super::tenant::{as_tenant, create};
 
 /// Number of Pods with 250 KiB each.
 const LARGE_PODS: usize = 60;
 
 /// Creates Pods, one with a large annotation and one with many, and starts an operation on each once
 /// the rules apply to it.
-pub(super) async fn create_waiting_pods(cluster: &TestCluster) {
+pub(super) async fn create_waiting_pods(tenant: &Tenant<'_>) {
     let many: serde_json::Map<_, _> = (0..1400).map(|n| (format!("n{n}"), json!(""))).collect();
     let pods = [
         ("large", json!({ "x": "x".repeat(250 << 10) })),
@@ -30,9 +31,9 @@ pub(super) async fn create_waiting_pods(cluster: &TestCluster) {
             },
             "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
         });
-        create(cluster, name, &pod).await.unwrap();
+        tenant.create(&pod).await.unwrap();
         let is_gated = async || {
-            let labels = as_tenant(cluster, &["get", "pod", name, "--show-labels"]).await?;
+            let labels = tenant.kubectl(&["get", "pod", name, "--show-labels"]).await?;
             Ok(labels.contains("pre-check-gate.podopslifecycle.kusionstack.io/transition-rule"))
         };
         eventually(TIMEOUT, is_gated).await.unwrap();
@@ -40,13 +41,13 @@ pub(super) async fn create_waiting_pods(cluster: &TestCluster) {
             "operating.podopslifecycle.kusionstack.io/t=1",
             "operation-type.podopslifecycle.kusionstack.io/t=update",
         ];
-        as_tenant(cluster, &["label", "pod", name, operation[0], operation[1]]).await.unwrap();
+        tenant.kubectl(&["label", "pod", name, operation[0], operation[1]]).await.unwrap();
     }
 }
 
 /// Creates more Pods than fit into memory, each with a large annotation, which wait for a rule that
 /// reads all of them.
-pub(super) async fn create_large_pods(cluster: &TestCluster) {
+pub(super) async fn create_large_pods(tenant: &Tenant<'_>) {
     let pods = (0..LARGE_PODS).map(|n| {
         json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -58,18 +59,16 @@ pub(super) async fn create_large_pods(cluster: &TestCluster) {
         })
     });
     let pods: Vec<Value> = pods.collect();
-    create(cluster, "whole", &json!({ "apiVersion": "v1", "kind": "List", "items": pods }))
-        .await
-        .unwrap();
-    start_operations(cluster, "whole", LARGE_PODS).await;
+    tenant.create(&json!({ "apiVersion": "v1", "kind": "List", "items": pods })).await.unwrap();
+    start_operations(tenant, "whole", LARGE_PODS).await;
 }
 
 /// Starts an operation on each Pod with this label `app`, once the rules apply to all of them.
-async fn start_operations(cluster: &TestCluster, app: &str, count: usize) {
+async fn start_operations(tenant: &Tenant<'_>, app: &str, count: usize) {
     let selector =
         format!("pre-check-gate.podopslifecycle.kusionstack.io/transition-rule,app={app}");
     let gated = async || {
-        let names = as_tenant(cluster, &["get", "pods", "-l", &selector, "-o", "name"]).await?;
+        let names = tenant.kubectl(&["get", "pods", "-l", &selector, "-o", "name"]).await?;
         Ok(names.lines().count() == count)
     };
     eventually(TIMEOUT, gated).await.unwrap();
@@ -78,7 +77,7 @@ async fn start_operations(cluster: &TestCluster, app: &str, count: usize) {
         "operation-type.podopslifecycle.kusionstack.io/t=update",
     ];
     let label = ["label", "pods", "-l", &selector, operation[0], operation[1]];
-    as_tenant(cluster, &label).await.unwrap();
+    tenant.kubectl(&label).await.unwrap();
 }
 
 /// Number of Pods for which expensive rules are evaluated.
@@ -90,7 +89,7 @@ const COSTLY_RULES: usize = 3;
 
 /// Creates rules whose expressions cost almost as much as is permitted, and deny in the end, and Pods for
 /// which they are evaluated again and again.
-pub(super) async fn create_costly_rules(cluster: &TestCluster) {
+pub(super) async fn create_costly_rules(tenant: &Tenant<'_>) {
     let each = "pod.metadata.labels.all(x, pod.metadata.labels.all(y, x != y || true))";
     let expressions = (0..32).map(|n| if n < 31 { each.to_owned() } else { format!("!{each}") });
     let rules = expressions.enumerate().map(
@@ -98,7 +97,7 @@ pub(super) async fn create_costly_rules(cluster: &TestCluster) {
     );
     let rules = json!(rules.collect::<Vec<_>>());
     for n in 0..COSTLY_RULES {
-        create_rule(cluster, &format!("costly-{n}"), "costly", &rules).await;
+        create_rule(tenant, &format!("costly-{n}"), "costly", &rules).await;
     }
     let pods = (0..COSTLY_PODS).map(|n| {
         let labels = (0..COSTLY_LABELS).map(|n| (format!("l{n}"), json!("")));
@@ -116,12 +115,12 @@ pub(super) async fn create_costly_rules(cluster: &TestCluster) {
     });
     let pods: Vec<Value> = pods.collect();
     let pods = json!({ "apiVersion": "v1", "kind": "List", "items": pods });
-    create(cluster, "costly", &pods).await.unwrap();
-    start_operations(cluster, "costly", COSTLY_PODS).await;
+    tenant.create(&pods).await.unwrap();
+    start_operations(tenant, "costly", COSTLY_PODS).await;
 }
 
 /// Creates rules that are too expensive, and webhook rules whose service, at `silent`, never answers.
-pub(super) async fn create_rules(cluster: &TestCluster, silent: SocketAddr) {
+pub(super) async fn create_rules(tenant: &Tenant<'_>, silent: SocketAddr) {
     let sum = ["pod.metadata.annotations.x"; 55].join(" + ");
     let ones = ["1"; 64].join(",");
     let memory = json!([{
@@ -143,10 +142,10 @@ pub(super) async fn create_rules(cluster: &TestCluster, silent: SocketAddr) {
         ("silent", webhooks(silent, 64)),
     ];
     for (name, rules) in rules {
-        create_rule(cluster, name, name, &rules).await;
+        create_rule(tenant, name, name, &rules).await;
     }
     for n in 0..QUEUED_RULES {
-        create_rule(cluster, &format!("queued-{n}"), "silent", &webhooks(silent, 3)).await;
+        create_rule(tenant, &format!("queued-{n}"), "silent", &webhooks(silent, 3)).await;
     }
 }
 
@@ -172,16 +171,16 @@ fn webhooks(service: SocketAddr, parameters: usize) -> Value {
 }
 
 /// Creates a PodTransitionRule for the Pods with this label `app`.
-async fn create_rule(cluster: &TestCluster, name: &str, app: &str, rules: &Value) {
+async fn create_rule(tenant: &Tenant<'_>, name: &str, app: &str, rules: &Value) {
     let rule = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
         "metadata": { "name": name },
         "spec": { "selector": { "matchLabels": { "app": app } }, "rules": rules },
     });
-    create(cluster, &format!("rule-{name}"), &rule).await.unwrap();
+    tenant.create(&rule).await.unwrap();
 }
 
-pub(super) async fn rules_report_their_errors(cluster: &TestCluster) {
+pub(super) async fn rules_report_their_errors(tenant: &Tenant<'_>) {
     let expected = [
         ("large", "may take more than"),
         ("many", "may take more than"),
@@ -190,13 +189,12 @@ pub(super) async fn rules_report_their_errors(cluster: &TestCluster) {
     ];
     for (rule, reason) in expected {
         let is_reported = async || {
-            let status =
-                as_tenant(cluster, &["get", "podtransitionrule", rule, "-o", "json"]).await?;
+            let status = tenant.kubectl(&["get", "podtransitionrule", rule, "-o", "json"]).await?;
             Ok(status.contains(reason))
         };
         let reported = eventually(TIMEOUT, is_reported).await;
         if reported.is_err() {
-            let rule = as_tenant(cluster, &["get", "podtransitionrule", rule, "-o", "yaml"]).await;
+            let rule = tenant.kubectl(&["get", "podtransitionrule", rule, "-o", "yaml"]).await;
             panic!("{rule:?}");
         }
     }

@@ -9,11 +9,12 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
 };
 use podops_api::{collaset::CollaSet, well_known};
-use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually};
+use podops_e2e::{
+    cluster::{TIMEOUT, eventually},
+    tenant::Tenant,
+};
 use serde_json::{Value, json};
 use tokio::time::sleep;
-
-use super::tenant::{TENANT, USER, as_tenant, create};
 
 fn set(name: &str, replicas: i32) -> Value {
     json!({
@@ -29,18 +30,18 @@ fn set(name: &str, replicas: i32) -> Value {
     })
 }
 
-pub(super) async fn too_many_replicas_are_rejected(cluster: &TestCluster) {
-    let error = create(cluster, "typo", &set("typo", 2_000_000)).await.unwrap_err().to_string();
+pub(super) async fn too_many_replicas_are_rejected(tenant: &Tenant<'_>) {
+    let error = tenant.create(&set("typo", 2_000_000)).await.unwrap_err().to_string();
     assert!(error.contains("replicas should not be greater than 10000"), "{error}");
 }
 
 /// Creates as many replicas as are permitted, none of whose Pods the API server accepts.
-pub(super) async fn create_rejected_set(cluster: &TestCluster) {
+pub(super) async fn create_rejected_set(tenant: &Tenant<'_>) {
     let mut set = set("rejected", 10_000);
     set["spec"]["template"]["spec"]["serviceAccountName"] = json!("missing");
-    create(cluster, "rejected", &set).await.unwrap();
+    tenant.create(&set).await.unwrap();
     let is_reported = async || {
-        let set = as_tenant(cluster, &["get", "collaset", "rejected", "-o", "json"]).await?;
+        let set = tenant.kubectl(&["get", "collaset", "rejected", "-o", "json"]).await?;
         Ok(set.contains("serviceaccount \\\"missing\\\" not found"))
     };
     eventually(TIMEOUT, is_reported).await.unwrap();
@@ -50,16 +51,14 @@ pub(super) async fn create_rejected_set(cluster: &TestCluster) {
 const FLICKERING: &str = "flickering";
 const FLICKERING_PODS: i32 = 2;
 
-pub(super) async fn create_flickering_set(cluster: &TestCluster) {
-    create(cluster, FLICKERING, &set(FLICKERING, FLICKERING_PODS)).await.unwrap();
-    wait_until_settled(cluster).await;
+pub(super) async fn create_flickering_set(tenant: &Tenant<'_>) {
+    tenant.create(&set(FLICKERING, FLICKERING_PODS)).await.unwrap();
+    wait_until_settled(tenant).await;
 }
 
 /// Takes the Pods out of the watches of the operators and puts them back, again and again, while their
 /// CollaSet is updated.
-pub(super) async fn flicker(client: kube::Client) {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), TENANT);
-    let sets: Api<CollaSet> = Api::namespaced(client, TENANT);
+pub(super) async fn flicker(pods: Api<Pod>, sets: Api<CollaSet>) {
     let params = PatchParams::default();
     for n in 0_u64.. {
         let image = json!({ "spec": { "template": { "spec": {
@@ -84,14 +83,13 @@ async fn relabel(pods: &Api<Pod>, value: Option<&str>) {
 }
 
 /// The CollaSet is updated as soon as its Pods have their labels.
-pub(super) async fn flickering_set_settles(cluster: &TestCluster) {
-    let pods = Api::namespaced(cluster.plane.client_as(USER).await.unwrap(), TENANT);
-    relabel(&pods, Some("true")).await;
-    wait_until_settled(cluster).await;
+pub(super) async fn flickering_set_settles(tenant: &Tenant<'_>) {
+    relabel(&tenant.api().await.unwrap(), Some("true")).await;
+    wait_until_settled(tenant).await;
 }
 
-async fn wait_until_settled(cluster: &TestCluster) {
-    let sets: Api<CollaSet> = Api::namespaced(cluster.plane.admin.clone(), TENANT);
+async fn wait_until_settled(tenant: &Tenant<'_>) {
+    let sets: Api<CollaSet> = tenant.api().await.unwrap();
     let is_settled = async || {
         let set = sets.get(FLICKERING).await?;
         let status = set.status.unwrap_or_default();
