@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    collections::BTreeMap,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Stdio,
@@ -14,8 +13,12 @@ use std::{
     time::Duration,
 };
 
-use kube::api::{DeleteParams, Patch, PatchParams};
-use podops_api::{condition, lifecycle::LabelKind, well_known};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use podops_api::{condition, lifecycle::LabelKind, transition_rule::PodTransitionRule, well_known};
 use podops_e2e::{
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, image, programs},
     process::Signal,
@@ -226,16 +229,33 @@ async fn rules_reach_no_loopback_and_metadata_service() {
         ("metadata", "http://169.254.169.254/"),
         ("azure", "http://168.63.129.16/"),
     ];
+    let tenant = Tenant::new(&cluster, "tenant").await.unwrap();
     for (name, url) in cases {
-        cluster.create_and_wait(name, 1, &json!({})).await.unwrap();
-        cluster.create_rule(name, app(name), webhook(url, &json!({}))).await.unwrap();
-        cluster.set_image(name, "nginx:2").await.unwrap();
+        let rule = json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+            "metadata": { "name": name },
+            "spec": { "selector": app(name), "rules": webhook(url, &json!({})) },
+        });
+        tenant.create(&rule).await.unwrap();
+        create_waiting_pod(&tenant, name).await;
     }
+    cluster.create_and_wait("web", 2, &json!({})).await.unwrap();
+    let budget = json!([{ "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } }]);
+    cluster.create_rule("web", app("web"), budget).await.unwrap();
+    cluster.set_image("web", "nginx:2").await.unwrap();
+    cluster.wait_until_rolled_out("web", 2, TIMEOUT).await.unwrap();
+    let rules: Api<PodTransitionRule> = tenant.api().await.unwrap();
+    let pods: Api<Pod> = tenant.api().await.unwrap();
     for (name, _) in cases {
-        let reason = "webhook address is not allowed";
-        cluster.wait_until_rejected(name, "webhook", reason).await.unwrap();
-        let pods = cluster.pods_of(name).await.unwrap();
-        assert!(pods.iter().all(|pod| image(pod) == "nginx:1"), "{name}: a Pod was updated");
+        let is_rejected = async || {
+            let status = rules.get(name).await?.status.unwrap_or_default();
+            let mut infos = status.details.iter().flat_map(|detail| &detail.reject_info);
+            Ok(infos.any(|info| info.reason.contains("webhook address is not allowed")))
+        };
+        eventually(TIMEOUT, is_rejected).await.unwrap();
+        let pod = pods.get(name).await.unwrap();
+        let granted = LabelKind::PreChecked.key("t");
+        assert!(!pod.labels().contains_key(&granted), "{name}: the Pod may be updated");
     }
     assert_eq!(service.calls.load(Ordering::Relaxed), 0, "the service was called");
     cluster.assert_no_forbidden_requests().unwrap();
@@ -312,6 +332,28 @@ async fn failing_webhooks_are_reported_and_block_no_other_rule() {
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
+/// Creates a Pod as the tenant, and starts an operation on it once the rules for its label `app` apply.
+async fn create_waiting_pod(tenant: &Tenant<'_>, app: &str) {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": app, "labels": { well_known::CONTROL: "true", "app": app } },
+        "spec": {
+            "serviceAccountName": "default", "automountServiceAccountToken": false,
+            "containers": [{ "name": "web", "image": "nginx:1" }],
+        },
+    });
+    tenant.create(&pod).await.unwrap();
+    let pods: Api<Pod> = tenant.api().await.unwrap();
+    let gate = format!("{}/{}", well_known::PRE_CHECK_GATE, well_known::TRANSITION_RULE);
+    let is_gated = async || Ok(pods.get(app).await?.labels().contains_key(&gate));
+    eventually(TIMEOUT, is_gated).await.unwrap();
+    let operation = json!({ "metadata": { "labels": {
+        LabelKind::Operating.key("t"): "1",
+        LabelKind::OperationType.key("t"): "update",
+    } } });
+    pods.patch(app, &PatchParams::default(), &Patch::Merge(operation)).await.unwrap();
+}
+
 /// Address of a DNS server that never answers.
 const SILENT_DNS: &str = "127.0.0.99";
 /// Namespaces whose webhooks have names that never resolve, and rules in each: as many as tokio has
@@ -358,33 +400,19 @@ async fn create_unresolvable_rules(cluster: &TestCluster, namespace: &str) {
         json!({ "name": format!("n{n}"), "webhook": webhook })
     };
     let rules: Vec<Value> = (0..RULES).map(rule).collect();
-    let mut objects: Vec<Value> = rules
+    let objects: Vec<Value> = rules
         .chunks(32)
         .enumerate()
         .map(|(n, rules)| {
             json!({
                 "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
-                "metadata": { "name": format!("slow-{n}"), "namespace": namespace },
+                "metadata": { "name": format!("slow-{n}") },
                 "spec": { "selector": { "matchLabels": { "app": "slow" } }, "rules": rules },
             })
         })
         .collect();
-    let operation = [
-        (well_known::CONTROL.to_owned(), "true"),
-        ("app".to_owned(), "slow"),
-        (LabelKind::Operating.key("t"), "1"),
-        (LabelKind::OperationType.key("t"), "update"),
-    ];
-    let labels: BTreeMap<String, &str> = operation.into();
-    objects.push(json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": "slow", "namespace": namespace, "labels": labels },
-        "spec": {
-            "serviceAccountName": "default", "automountServiceAccountToken": false,
-            "containers": [{ "name": "web", "image": "nginx:1" }],
-        },
-    }));
     tenant.create(&json!({ "apiVersion": "v1", "kind": "List", "items": objects })).await.unwrap();
+    create_waiting_pod(&tenant, "slow").await;
 }
 
 /// A thread that resolves a name cannot be ended. If all did, the webhooks of others would time out, and

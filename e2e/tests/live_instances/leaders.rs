@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
 use podops_e2e::{
     cluster::{INSTANCE_OPERATOR, TIMEOUT, eventually},
     process::{Signal, signal},
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{cluster::Cluster, toy};
 
-const ROUNDS: u64 = 5;
+const ROUNDS: u64 = 20;
 
 /// The leader is suspended at another point of its run in each round, until its successor has completed a
 /// run with other parameters; then it continues.
@@ -36,6 +37,7 @@ async fn a_paused_leader_undoes_nothing_of_its_successor() {
             .map(|item| item["data"]["p"].as_str().unwrap().to_owned())
             .collect::<Vec<_>>()
     };
+    let mut random = Rng::with_seed(1);
     for round in 0..ROUNDS {
         let leader = cluster.cluster.leader(INSTANCE_OPERATOR).await.unwrap();
         let pid = cluster.cluster.leading_instance(INSTANCE_OPERATOR).await.unwrap().pid();
@@ -44,7 +46,7 @@ async fn a_paused_leader_undoes_nothing_of_its_successor() {
             cluster.kubectl(&["delete", "configmaps", "--selector", "heritage=kudo"]).await;
         }
         set(&format!("stale-{round}")).await;
-        tokio::time::sleep(Duration::from_millis(15 * round)).await;
+        tokio::time::sleep(Duration::from_millis(random.u64(0..100))).await;
         signal(pid, Signal::STOP).unwrap();
         let new = format!("new-{round}");
         set(&new).await;
