@@ -274,10 +274,6 @@ async fn aws_targets_are_released_when_deregistration_completes() {
     cluster.create_and_wait("web", 6, &json!({})).await.unwrap();
     let pods = cluster.pods_of("web").await.unwrap();
     assert!(pods.iter().all(is_protected), "all Pods must be targets");
-    let began = Instant::now();
-    cluster.set_image("web", "nginx:1.5").await.unwrap();
-    wait_until_rolled_out(&cluster, 6).await;
-    let undisturbed = began.elapsed();
     create_services_with_missing_groups(&cluster, &group).await;
     let began = Instant::now();
     cluster.set_image("web", "nginx:2").await.unwrap();
@@ -297,10 +293,6 @@ async fn aws_targets_are_released_when_deregistration_completes() {
     let waited = waited.unwrap();
     assert!(waited >= Duration::from_secs(4), "a Pod was released after {waited:?}");
     wait_until_rolled_out(&cluster, 6).await;
-    // Most of the time, targets drain.
-    let disturbed = began.elapsed();
-    eprintln!("undisturbed {undisturbed:.1?}, disturbed {disturbed:.1?}");
-    assert!(disturbed < undisturbed.mul_f64(1.5), "{disturbed:?}, not {undisturbed:?}");
     for kind in ["pods", "events"] {
         let own = cluster.plane.kubectl(&["get", kind, "-o", "json"]).await.unwrap();
         assert!(
