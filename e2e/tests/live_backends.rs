@@ -312,7 +312,7 @@ const GROUP_NOT_FOUND: &str = "TargetGroupNotFound";
 /// each call for one takes 1.2 seconds.
 async fn create_services_with_missing_groups(cluster: &TestCluster, group: &str) {
     let tenant = Tenant::new(cluster, "other").await.unwrap();
-    let services: kube::Api<Service> = tenant.api().await.unwrap();
+    let services: kube::Api<Service> = tenant.api();
     for n in 0..20 {
         let params = json!({ "targetGroup": format!("{group}-missing-{n}"), "port": 8080 });
         let service = json!({

@@ -12,9 +12,9 @@ use kube::{
 };
 use podops_api::{collaset::CollaSet, lifecycle::LabelKind, well_known};
 use podops_e2e::{
-    cluster::{OPERATORS, TestCluster, app, eventually, is_rolled_out, programs},
+    cluster::{OPERATORS, TestCluster, eventually, is_rolled_out, programs},
     process::Signal,
-    tenant::Tenant,
+    tenant::{Tenant, collaset},
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
@@ -171,7 +171,7 @@ const CONTENDED_PODS: i32 = 50;
 async fn creates_that_conflict_with_a_quota_are_repeated() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     let tenant = Tenant::new(&cluster, "contended").await.unwrap();
-    let quotas: Api<ResourceQuota> = tenant.api().await.unwrap();
+    let quotas: Api<ResourceQuota> = tenant.api();
     let hard = json!({ "count/pods": "1000" });
     let quota = json!({ "metadata": { "name": "contended" }, "spec": { "hard": hard } });
     let quota = serde_json::from_value(quota).unwrap();
@@ -191,18 +191,7 @@ async fn creates_that_conflict_with_a_quota_are_repeated() {
         });
     }
     let since = cluster.audit_log_end().unwrap();
-    let set = json!({
-        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",
-        "metadata": { "name": "contended" },
-        "spec": {
-            "replicas": CONTENDED_PODS, "selector": app("contended"),
-            "template": {
-                "metadata": { "labels": { "app": "contended" } },
-                "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
-            },
-        },
-    });
-    tenant.create(&set).await.unwrap();
+    tenant.create(&collaset("contended", CONTENDED_PODS)).await.unwrap();
     let has_conflicts = async || {
         let (requests, _) = cluster.requests(since)?;
         Ok(requests.iter().any(|request| {
@@ -219,7 +208,7 @@ async fn creates_that_conflict_with_a_quota_are_repeated() {
     assert!(writers.try_join_next().is_none(), "the quota was changed all the time");
     drop(writers);
     // Sooner than all objects are reconciled again, which is after ten minutes.
-    let sets: Api<CollaSet> = tenant.api().await.unwrap();
+    let sets: Api<CollaSet> = tenant.api();
     let has_all = async || {
         let status = sets.get("contended").await?.status.unwrap_or_default();
         Ok(is_rolled_out(&status, CONTENDED_PODS))

@@ -150,8 +150,7 @@ async fn a_namespace_of_many_rules_slows_no_other() {
     let undisturbed = rollout(&cluster, "nginx:a").await.max(rollout(&cluster, "nginx:b").await);
 
     let started = Instant::now();
-    let rules: Api<PodTransitionRule> =
-        Tenant::new(&cluster, "many").await.unwrap().api().await.unwrap();
+    let rules: Api<PodTransitionRule> = Tenant::new(&cluster, "many").await.unwrap().api();
     let params = PostParams::default();
     let created = stream::iter(0..count).map(async |n| {
         let rule = json!({

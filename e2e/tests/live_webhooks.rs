@@ -231,12 +231,7 @@ async fn rules_reach_no_loopback_and_metadata_service() {
     ];
     let tenant = Tenant::new(&cluster, "tenant").await.unwrap();
     for (name, url) in cases {
-        let rule = json!({
-            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
-            "metadata": { "name": name },
-            "spec": { "selector": app(name), "rules": webhook(url, &json!({})) },
-        });
-        tenant.create(&rule).await.unwrap();
+        tenant.create_rule(name, name, &webhook(url, &json!({}))).await.unwrap();
         create_waiting_pod(&tenant, name).await;
     }
     cluster.create_and_wait("web", 2, &json!({})).await.unwrap();
@@ -244,13 +239,14 @@ async fn rules_reach_no_loopback_and_metadata_service() {
     cluster.create_rule("web", app("web"), budget).await.unwrap();
     cluster.set_image("web", "nginx:2").await.unwrap();
     cluster.wait_until_rolled_out("web", 2, TIMEOUT).await.unwrap();
-    let rules: Api<PodTransitionRule> = tenant.api().await.unwrap();
-    let pods: Api<Pod> = tenant.api().await.unwrap();
+    let rules: Api<PodTransitionRule> = tenant.api();
+    let pods: Api<Pod> = tenant.api();
     for (name, _) in cases {
         let is_rejected = async || {
             let status = rules.get(name).await?.status.unwrap_or_default();
             let mut infos = status.details.iter().flat_map(|detail| &detail.reject_info);
-            Ok(infos.any(|info| info.reason.contains("webhook address is not allowed")))
+            let reason = "webhook address is not allowed";
+            Ok(infos.any(|info| info.rule_name == "webhook" && info.reason.contains(reason)))
         };
         eventually(TIMEOUT, is_rejected).await.unwrap();
         let pod = pods.get(name).await.unwrap();
@@ -343,15 +339,7 @@ async fn create_waiting_pod(tenant: &Tenant<'_>, app: &str) {
         },
     });
     tenant.create(&pod).await.unwrap();
-    let pods: Api<Pod> = tenant.api().await.unwrap();
-    let gate = format!("{}/{}", well_known::PRE_CHECK_GATE, well_known::TRANSITION_RULE);
-    let is_gated = async || Ok(pods.get(app).await?.labels().contains_key(&gate));
-    eventually(TIMEOUT, is_gated).await.unwrap();
-    let operation = json!({ "metadata": { "labels": {
-        LabelKind::Operating.key("t"): "1",
-        LabelKind::OperationType.key("t"): "update",
-    } } });
-    pods.patch(app, &PatchParams::default(), &Patch::Merge(operation)).await.unwrap();
+    tenant.start_operations(app, 1).await.unwrap();
 }
 
 /// Address of a DNS server that never answers.
@@ -400,18 +388,9 @@ async fn create_unresolvable_rules(cluster: &TestCluster, namespace: &str) {
         json!({ "name": format!("n{n}"), "webhook": webhook })
     };
     let rules: Vec<Value> = (0..RULES).map(rule).collect();
-    let objects: Vec<Value> = rules
-        .chunks(32)
-        .enumerate()
-        .map(|(n, rules)| {
-            json!({
-                "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
-                "metadata": { "name": format!("slow-{n}") },
-                "spec": { "selector": { "matchLabels": { "app": "slow" } }, "rules": rules },
-            })
-        })
-        .collect();
-    tenant.create(&json!({ "apiVersion": "v1", "kind": "List", "items": objects })).await.unwrap();
+    for (n, rules) in rules.chunks(32).enumerate() {
+        tenant.create_rule(&format!("slow-{n}"), "slow", &json!(rules)).await.unwrap();
+    }
     create_waiting_pod(&tenant, "slow").await;
 }
 

@@ -250,7 +250,7 @@ async fn a_waiting_run_survives_a_replaced_manifest() {
 async fn a_failing_cleanup_does_not_hold_a_deleted_namespace() {
     let cluster = Cluster::start().await;
     cluster.cluster.add_package_admin().await.unwrap();
-    cluster.kubectl(&["create", "namespace", "doomed"]).await;
+    cluster.cluster.create_namespace("doomed").await.unwrap();
     let mut version = toy();
     version["operator"] = json!({ "name": "toy", "kind": "Operator" });
     version["plans"]["cleanup"] = version["plans"]["many"].clone();

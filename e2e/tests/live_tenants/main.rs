@@ -93,7 +93,7 @@ async fn a_tenant_affects_only_its_namespace() {
     let refused = hold_connections(xds).await;
     assert_envoys_are_served(xds, &refused).await;
     let mut flood: JoinSet<()> = held.into_iter().map(flood).collect();
-    flood.spawn(flicker(tenant.api().await.unwrap(), tenant.api().await.unwrap()));
+    flood.spawn(flicker(tenant.api(), tenant.api()));
     let disturbed = rollouts(&cluster, "disturbed").await;
     a_pod_is_deleted_gracefully(&cluster).await;
     rules_report_their_errors(&tenant).await;

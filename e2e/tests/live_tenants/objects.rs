@@ -101,7 +101,7 @@ pub(super) async fn create_pods_with_many_labels(tenant: &Tenant<'_>) {
         "schedulingGates": [{ "name": "podops.test/never" }],
         "containers": [{ "name": "web", "image": "nginx:1" }],
     });
-    let pods: Api<Pod> = tenant.api().await.unwrap();
+    let pods: Api<Pod> = tenant.api();
     let (params, pods, labels, spec) = (&PostParams::default(), &pods, &labels, &spec);
     let created = stream::iter(0..MANY_LABELS_PODS).map(async |n| {
         let metadata = json!({ "name": format!("labels-{n}"), "labels": labels });

@@ -32,16 +32,7 @@ pub(super) async fn create_waiting_pods(tenant: &Tenant<'_>) {
             "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
         });
         tenant.create(&pod).await.unwrap();
-        let is_gated = async || {
-            let labels = tenant.kubectl(&["get", "pod", name, "--show-labels"]).await?;
-            Ok(labels.contains("pre-check-gate.podopslifecycle.kusionstack.io/transition-rule"))
-        };
-        eventually(TIMEOUT, is_gated).await.unwrap();
-        let operation = [
-            "operating.podopslifecycle.kusionstack.io/t=1",
-            "operation-type.podopslifecycle.kusionstack.io/t=update",
-        ];
-        tenant.kubectl(&["label", "pod", name, operation[0], operation[1]]).await.unwrap();
+        tenant.start_operations(name, 1).await.unwrap();
     }
 }
 
@@ -60,24 +51,7 @@ pub(super) async fn create_large_pods(tenant: &Tenant<'_>) {
     });
     let pods: Vec<Value> = pods.collect();
     tenant.create(&json!({ "apiVersion": "v1", "kind": "List", "items": pods })).await.unwrap();
-    start_operations(tenant, "whole", LARGE_PODS).await;
-}
-
-/// Starts an operation on each Pod with this label `app`, once the rules apply to all of them.
-async fn start_operations(tenant: &Tenant<'_>, app: &str, count: usize) {
-    let selector =
-        format!("pre-check-gate.podopslifecycle.kusionstack.io/transition-rule,app={app}");
-    let gated = async || {
-        let names = tenant.kubectl(&["get", "pods", "-l", &selector, "-o", "name"]).await?;
-        Ok(names.lines().count() == count)
-    };
-    eventually(TIMEOUT, gated).await.unwrap();
-    let operation = [
-        "operating.podopslifecycle.kusionstack.io/t=1",
-        "operation-type.podopslifecycle.kusionstack.io/t=update",
-    ];
-    let label = ["label", "pods", "-l", &selector, operation[0], operation[1]];
-    tenant.kubectl(&label).await.unwrap();
+    tenant.start_operations("whole", LARGE_PODS).await.unwrap();
 }
 
 /// Number of Pods for which expensive rules are evaluated.
@@ -97,7 +71,7 @@ pub(super) async fn create_costly_rules(tenant: &Tenant<'_>) {
     );
     let rules = json!(rules.collect::<Vec<_>>());
     for n in 0..COSTLY_RULES {
-        create_rule(tenant, &format!("costly-{n}"), "costly", &rules).await;
+        tenant.create_rule(&format!("costly-{n}"), "costly", &rules).await.unwrap();
     }
     let pods = (0..COSTLY_PODS).map(|n| {
         let labels = (0..COSTLY_LABELS).map(|n| (format!("l{n}"), json!("")));
@@ -116,7 +90,7 @@ pub(super) async fn create_costly_rules(tenant: &Tenant<'_>) {
     let pods: Vec<Value> = pods.collect();
     let pods = json!({ "apiVersion": "v1", "kind": "List", "items": pods });
     tenant.create(&pods).await.unwrap();
-    start_operations(tenant, "costly", COSTLY_PODS).await;
+    tenant.start_operations("costly", COSTLY_PODS).await.unwrap();
 }
 
 /// Creates rules that are too expensive, and webhook rules whose service, at `silent`, never answers.
@@ -142,10 +116,10 @@ pub(super) async fn create_rules(tenant: &Tenant<'_>, silent: SocketAddr) {
         ("silent", webhooks(silent, 64)),
     ];
     for (name, rules) in rules {
-        create_rule(tenant, name, name, &rules).await;
+        tenant.create_rule(name, name, &rules).await.unwrap();
     }
     for n in 0..QUEUED_RULES {
-        create_rule(tenant, &format!("queued-{n}"), "silent", &webhooks(silent, 3)).await;
+        tenant.create_rule(&format!("queued-{n}"), "silent", &webhooks(silent, 3)).await.unwrap();
     }
 }
 
@@ -168,16 +142,6 @@ fn webhooks(service: SocketAddr, parameters: usize) -> Value {
         json!({ "name": format!("n{n}"), "webhook": webhook })
     });
     json!(webhooks.collect::<Vec<_>>())
-}
-
-/// Creates a PodTransitionRule for the Pods with this label `app`.
-async fn create_rule(tenant: &Tenant<'_>, name: &str, app: &str, rules: &Value) {
-    let rule = json!({
-        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
-        "metadata": { "name": name },
-        "spec": { "selector": { "matchLabels": { "app": app } }, "rules": rules },
-    });
-    tenant.create(&rule).await.unwrap();
 }
 
 pub(super) async fn rules_report_their_errors(tenant: &Tenant<'_>) {

@@ -11,33 +11,19 @@ use kube::{
 use podops_api::{collaset::CollaSet, well_known};
 use podops_e2e::{
     cluster::{TIMEOUT, eventually},
-    tenant::Tenant,
+    tenant::{Tenant, collaset},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::sleep;
 
-fn set(name: &str, replicas: i32) -> Value {
-    json!({
-        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",
-        "metadata": { "name": name },
-        "spec": {
-            "replicas": replicas, "selector": { "matchLabels": { "app": name } },
-            "template": {
-                "metadata": { "labels": { "app": name } },
-                "spec": { "containers": [{ "name": "a", "image": "a:1" }] },
-            },
-        },
-    })
-}
-
 pub(super) async fn too_many_replicas_are_rejected(tenant: &Tenant<'_>) {
-    let error = tenant.create(&set("typo", 2_000_000)).await.unwrap_err().to_string();
+    let error = tenant.create(&collaset("typo", 2_000_000)).await.unwrap_err().to_string();
     assert!(error.contains("replicas should not be greater than 10000"), "{error}");
 }
 
 /// Creates as many replicas as are permitted, none of whose Pods the API server accepts.
 pub(super) async fn create_rejected_set(tenant: &Tenant<'_>) {
-    let mut set = set("rejected", 10_000);
+    let mut set = collaset("rejected", 10_000);
     set["spec"]["template"]["spec"]["serviceAccountName"] = json!("missing");
     tenant.create(&set).await.unwrap();
     let is_reported = async || {
@@ -52,7 +38,7 @@ const FLICKERING: &str = "flickering";
 const FLICKERING_PODS: i32 = 2;
 
 pub(super) async fn create_flickering_set(tenant: &Tenant<'_>) {
-    tenant.create(&set(FLICKERING, FLICKERING_PODS)).await.unwrap();
+    tenant.create(&collaset(FLICKERING, FLICKERING_PODS)).await.unwrap();
     wait_until_settled(tenant).await;
 }
 
@@ -84,12 +70,12 @@ async fn relabel(pods: &Api<Pod>, value: Option<&str>) {
 
 /// The CollaSet is updated as soon as its Pods have their labels.
 pub(super) async fn flickering_set_settles(tenant: &Tenant<'_>) {
-    relabel(&tenant.api().await.unwrap(), Some("true")).await;
+    relabel(&tenant.api(), Some("true")).await;
     wait_until_settled(tenant).await;
 }
 
 async fn wait_until_settled(tenant: &Tenant<'_>) {
-    let sets: Api<CollaSet> = tenant.api().await.unwrap();
+    let sets: Api<CollaSet> = tenant.api();
     let is_settled = async || {
         let set = sets.get(FLICKERING).await?;
         let status = set.status.unwrap_or_default();
