@@ -3,10 +3,12 @@
     python elb.py PORT SECONDS
 
 Prints the ARN of a target group, and serves requests until it is killed. A deregistered target drains for
-SECONDS. Every fifth call fails with Throttling, as AWS does when its rate limit is exceeded. Calls for a target
-group whose name contains "missing" take 1.2 seconds, and then fail because there is none.
+SECONDS. Every fifth call for a target group fails with Throttling, as AWS does when its rate limit is exceeded;
+calls for others do not count, so that tests can compare durations. Calls for a target group that does not exist
+take 1.2 seconds, and then fail.
 """
 
+import collections
 import sys
 import time
 
@@ -51,14 +53,14 @@ network = boto3.client("ec2", **config).describe_vpcs()["Vpcs"][0]["VpcId"]
 created = boto3.client("elbv2", **config).create_target_group(
     Name="web", Protocol="HTTP", Port=8080, VpcId=network, TargetType="ip")
 
-calls = 0
+calls = collections.Counter()
 dispatch = responses.BaseResponse.call_action
 
 
 def throttle(response):
-    global calls
-    calls += 1
-    if calls % 5 == 0:
+    group = response._get_param("TargetGroupArn")
+    calls[group] += 1
+    if calls[group] % 5 == 0:
         error = "<ErrorResponse><Error><Type>Sender</Type><Code>Throttling</Code><Message>Rate exceeded</Message></Error></ErrorResponse>"
         return 400, {}, error
     return dispatch(response)

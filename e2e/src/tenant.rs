@@ -1,5 +1,8 @@
-//! A client with rights in one namespace only.
+//! A client with rights in one namespace only, and what others must not notice of it.
 
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
 use kube::{Api, Client, Resource, core::NamespaceResourceScope};
 use podops_api::{lifecycle::LabelKind, well_known};
 use serde_json::{Value, json};
@@ -109,6 +112,62 @@ impl<'a> Tenant<'a> {
         let operation_type = format!("{}=update", LabelKind::OperationType.key("t"));
         self.kubectl(&["label", "pods", "-l", &selector, &operating, &operation_type]).await?;
         Ok(())
+    }
+}
+
+/// Number of updates whose durations are compared.
+const UPDATES: usize = 5;
+
+/// Durations of updates of a CollaSet, sorted.
+#[derive(Debug)]
+pub struct Updates(Vec<Duration>);
+
+impl Updates {
+    /// Updates a CollaSet several times, to images with this tag and a number.
+    ///
+    /// # Errors
+    ///
+    /// If an update fails, or does not complete in time.
+    pub async fn measure(
+        cluster: &TestCluster,
+        set: &str,
+        replicas: i32,
+        tag: &str,
+    ) -> anyhow::Result<Self> {
+        let mut durations = Vec::new();
+        for n in 0..UPDATES {
+            let started = Instant::now();
+            cluster.set_image(set, &format!("nginx:{tag}-{n}")).await?;
+            cluster.wait_until_rolled_out(set, replicas, TIMEOUT).await?;
+            durations.push(started.elapsed());
+        }
+        eprintln!("{tag} updates of {set}: {durations:.1?}");
+        durations.sort_unstable();
+        Ok(Self(durations))
+    }
+
+    /// Checks that a tenant has not slowed the updates of another namespace: at the median to less than
+    /// 1.5 times the undisturbed duration, and none to more than 2.5 times.
+    ///
+    /// # Errors
+    ///
+    /// If it has.
+    pub fn ensure_not_slowed(&self, undisturbed: &Self) -> anyhow::Result<()> {
+        let median = undisturbed.median();
+        let is_fast = self.median() < median.mul_f64(1.5);
+        // No reconcile waits for another namespace.
+        let is_steady = self.0.iter().all(|duration| *duration < median.mul_f64(2.5));
+        ensure!(
+            is_fast && is_steady,
+            "updates took {:.1?}, undisturbed {:.1?}",
+            self.0,
+            undisturbed.0
+        );
+        Ok(())
+    }
+
+    fn median(&self) -> Duration {
+        self.0[self.0.len() / 2]
     }
 }
 

@@ -14,7 +14,7 @@ use podops_api::{collaset::CollaSet, lifecycle::LabelKind, well_known};
 use podops_e2e::{
     cluster::{OPERATORS, TestCluster, eventually, is_rolled_out, programs},
     process::Signal,
-    tenant::{Tenant, collaset},
+    tenant::{Tenant, Updates, collaset},
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
@@ -170,6 +170,8 @@ const CONTENDED_PODS: i32 = 50;
 #[tokio::test(flavor = "multi_thread")]
 async fn creates_that_conflict_with_a_quota_are_repeated() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    cluster.create_and_wait("web", 10, &json!({})).await.unwrap();
+    let undisturbed = Updates::measure(&cluster, "web", 10, "undisturbed").await.unwrap();
     let tenant = Tenant::new(&cluster, "contended").await.unwrap();
     let quotas: Api<ResourceQuota> = tenant.api();
     let hard = json!({ "count/pods": "1000" });
@@ -201,10 +203,7 @@ async fn creates_that_conflict_with_a_quota_are_repeated() {
         }))
     };
     eventually(Duration::from_secs(60), has_conflicts).await.unwrap();
-    // Another namespace is not affected.
-    cluster.create_and_wait("web", 4, &json!({})).await.unwrap();
-    cluster.set_image("web", "nginx:2").await.unwrap();
-    cluster.wait_until_rolled_out("web", 4, Duration::from_secs(60)).await.unwrap();
+    let disturbed = Updates::measure(&cluster, "web", 10, "disturbed").await.unwrap();
     assert!(writers.try_join_next().is_none(), "the quota was changed all the time");
     drop(writers);
     // Sooner than all objects are reconciled again, which is after ten minutes.
@@ -214,6 +213,7 @@ async fn creates_that_conflict_with_a_quota_are_repeated() {
         Ok(is_rolled_out(&status, CONTENDED_PODS))
     };
     eventually(Duration::from_secs(60), has_all).await.unwrap();
+    disturbed.ensure_not_slowed(&undisturbed).unwrap();
     cluster.assert_no_forbidden_requests().unwrap();
 }
 

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{ResourceExt as _, api::PostParams};
 use podops_api::{
@@ -60,6 +62,7 @@ async fn pods_without_an_owner_complete_the_lifecycle() {
         an_invalid_label_is_reported(&cluster),
         an_incomplete_request_is_reported(&cluster),
         a_service_that_does_not_drain_is_reported(&cluster),
+        a_wait_for_traffic_is_reported(&cluster),
         a_rule_checker_permits_both_stages(&cluster),
         a_pod_returns_to_service_after_its_last_operation(&cluster),
         a_pod_with_stay_offline_is_not_in_service(&cluster),
@@ -84,6 +87,21 @@ async fn a_service_that_does_not_drain_is_reported(cluster: &TestCluster) {
     let request = json!({ "labels": { mine: "1", kind: "restart" } });
     cluster.patch_pod_metadata("undrained", request).await.unwrap();
     cluster.wait_for_event("not-controlled", "ServiceNotControlled").await.unwrap();
+}
+
+/// The finalizer of a traffic controller that does not run.
+async fn a_wait_for_traffic_is_reported(cluster: &TestCluster) {
+    create(cluster, "held", json!({})).await;
+    cluster.wait_for_pod("held", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
+    let (mine, kind) = (LabelKind::Operating.key("mine"), LabelKind::OperationType.key("mine"));
+    let request = json!({
+        "finalizers": ["prot.podopslifecycle.kusionstack.io/lb"],
+        "labels": { mine: "1", kind: "restart" },
+    });
+    cluster.patch_pod_metadata("held", request).await.unwrap();
+    // It is reported after a minute.
+    tokio::time::sleep(Duration::from_secs(55)).await;
+    cluster.wait_for_event("held", "WaitingForTraffic").await.unwrap();
 }
 
 /// A tool that requests an operation, and forgets its type.

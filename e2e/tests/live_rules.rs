@@ -2,14 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::cell::Cell;
+use std::{cell::Cell, time::Duration};
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::{
     ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use podops_api::{condition, lifecycle, transition_rule::PodTransitionRuleStatus, well_known};
+use podops_api::{
+    collaset::CollaSetStatus, condition, lifecycle, transition_rule::PodTransitionRuleStatus,
+    well_known,
+};
 use podops_client::shell::clock;
 use podops_e2e::{
     availability::{AvailabilityMonitor, TEAM},
@@ -132,6 +135,12 @@ async fn rules_apply_to_their_namespace_and_can_be_overridden() {
     cluster.create_rule("frozen", app("web"), budget(&json!(0))).await.unwrap();
     cluster.set_image("web", "nginx:3").await.unwrap();
     cluster.wait_until_rejected("frozen", "budget", "maxUnavailable=0").await.unwrap();
+    // Long before each Pod is annotated, which is after a minute.
+    let names_the_rule = |status: &CollaSetStatus| {
+        let by = "not yet permitted by transition-rule: frozen/budget";
+        status.waiting.iter().any(|waiting| waiting.count > 1 && waiting.reason == by)
+    };
+    cluster.wait_for_status("web", Duration::from_secs(20), names_the_rule).await.unwrap();
     a_closed_budget_is_named_beside_another_rejection(&cluster).await;
     let first = cluster.pods_of("web").await.unwrap()[0].name_any();
     let until = clock::now() + jiff::SignedDuration::from_secs(600);

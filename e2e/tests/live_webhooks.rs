@@ -22,7 +22,7 @@ use podops_api::{condition, lifecycle::LabelKind, transition_rule::PodTransition
 use podops_e2e::{
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, image, programs},
     process::Signal,
-    tenant::Tenant,
+    tenant::{Tenant, Updates},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -405,11 +405,16 @@ async fn names_that_never_resolve_let_no_other_pod_pass() {
     cluster.use_programs(wrapped.path());
     cluster.start_operators().await.unwrap();
     cluster.create_and_wait("web", 1, &json!({})).await.unwrap();
+    cluster.create_and_wait("other", 10, &json!({})).await.unwrap();
+    let budget = json!([{ "name": "budget", "availablePolicy": { "maxUnavailableValue": 5 } }]);
+    cluster.create_rule("other", app("other"), budget).await.unwrap();
+    let undisturbed = Updates::measure(&cluster, "other", 10, "undisturbed").await.unwrap();
     for n in 0..NAMESPACES {
         create_unresolvable_rules(&cluster, &format!("slow-{n}")).await;
     }
     // Without a limit, each namespace would take four threads a second.
     tokio::time::sleep(Duration::from_secs(20)).await;
+    let disturbed = Updates::measure(&cluster, "other", 10, "disturbed").await.unwrap();
     let rejection =
         |_: &str, _: &str| Reply::Json(json!({ "success": false, "message": "not today" }));
     let service = Service::start(rejection).await;
@@ -424,5 +429,6 @@ async fn names_that_never_resolve_let_no_other_pod_pass() {
     eprintln!("{threads} threads");
     assert!(threads > NAMESPACES * 4, "names are being resolved");
     assert!(threads < NAMESPACES * 4 + 64, "{threads} threads");
+    disturbed.ensure_not_slowed(&undisturbed).unwrap();
     cluster.assert_no_forbidden_requests().unwrap();
 }

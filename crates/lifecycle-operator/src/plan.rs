@@ -7,6 +7,7 @@
 
 mod deletion;
 mod normalize;
+mod traffic;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,8 +26,11 @@ use podops_api::{
 };
 use podops_traces::AnnotationChanges;
 
-pub use self::deletion::{is_being_deleted, may_be_deleted};
 use self::{deletion::is_marked_by_graceful_deletion, normalize::normalize_all};
+pub use self::{
+    deletion::{is_being_deleted, may_be_deleted},
+    traffic::TrafficWait,
+};
 use crate::{
     machine::{Facts, Step, WaitingFor, step},
     pod::PodView,
@@ -65,6 +69,8 @@ pub struct Plan {
     pub waits: Vec<Wait>,
     /// Operations that have waited for their type for so long that it is reported.
     pub incomplete_ids: Vec<OperationId>,
+    /// Operations that have waited for traffic for so long that it is reported.
+    pub traffic_waits: Vec<TrafficWait>,
     /// Delay until the next reconcile if no watch event arrives.
     pub requeue_after: Option<Duration>,
 }
@@ -453,7 +459,9 @@ impl<'a> Planner<'a> {
             self.is_new().then(|| self.new_pod_delay() - self.now.duration_since(self.pod.created));
         let operations = &self.state.lifecycle.operations;
         let incomplete = operations.iter().filter(|(_, operation)| is_incomplete(operation));
-        let (mut incomplete_ids, mut due_in) = (Vec::new(), new_for);
+        let (traffic_waits, traffic_due_in) = self.traffic_waits();
+        let mut due_in: Option<SignedDuration> = new_for.into_iter().chain(traffic_due_in).min();
+        let mut incomplete_ids = Vec::new();
         for (id, operation) in incomplete {
             let left =
                 INCOMPLETE_AFTER - self.now.duration_since(request_time(operation, self.now));
@@ -477,6 +485,7 @@ impl<'a> Planner<'a> {
             delete: false,
             waits: self.waits,
             incomplete_ids,
+            traffic_waits,
             requeue_after,
         }
     }

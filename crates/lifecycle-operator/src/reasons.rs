@@ -41,6 +41,12 @@ pub const SERVICE_NOT_CONTROLLED: EventReason = EventReason::warning(
     "Service",
     "The Service selects Pods under PodOpsLifecycle, and is not labelled kusionstack.io/control=true: their readiness gate is closed for operations, and nothing waits until the traffic of the Service has ended. Label the Service, with consist-operator installed.",
 );
+/// An operation waits for traffic.
+pub const WAITING_FOR_TRAFFIC: EventReason = EventReason::warning(
+    "WaitingForTraffic",
+    POD,
+    "An operation on the Pod has waited for a minute for the end of its traffic, or for its traffic to return. Check the controller of the Service or finalizer that the message names. Published for ten Pods of a namespace in a minute.",
+);
 /// The API server rejects a write.
 pub const WRITE_REJECTED: EventReason = EventReason::warning(
     "WriteRejected",
@@ -61,12 +67,13 @@ pub const EVICTION_REQUESTED: EventReason = EventReason::normal(
 );
 
 /// All event reasons.
-pub const EVENTS: [&EventReason; 8] = [
+pub const EVENTS: [&EventReason; 9] = [
     &AVAILABLE_CONDITIONS_INVALID,
     &LIFECYCLE_LABEL_INVALID,
     &OPERATION_INCOMPLETE,
     &READINESS_GATE_MISSING,
     &SERVICE_NOT_CONTROLLED,
+    &WAITING_FOR_TRAFFIC,
     &WRITE_REJECTED,
     &DELETION_REQUESTED,
     &EVICTION_REQUESTED,

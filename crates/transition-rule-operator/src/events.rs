@@ -62,13 +62,13 @@ pub fn events(namespace: &str, observed: &Observed, plan: &Plan) -> Vec<Targeted
     rules.chain(overrides).chain(annotations).chain(waiting.take(WAITING_MAX)).collect()
 }
 
-/// Event on a Pod that has waited for so long that its annotation names the reason from now on.
+/// Event on a Pod that has waited for so long that its annotation has the start of the wait from now on.
 fn waiting_for_rule(namespace: &str, change: &PodChange) -> Option<TargetedEvent> {
     let mut causes = Vec::new();
     let mut stage = String::new();
     for (owner, text) in &change.details {
         let detail: Option<Detail> = text.as_deref().and_then(|t| serde_json::from_str(t).ok());
-        let Some(detail) = detail else { continue };
+        let Some(detail) = detail.filter(|detail| detail.since.is_some()) else { continue };
         causes.extend(detail.reject_info.iter().map(|RejectInfo { rule_name, reason }| {
             format!("rule {rule_name} of PodTransitionRule {owner}: {reason}")
         }));

@@ -70,18 +70,19 @@ struct FullPod {
 }
 
 impl NamespaceState {
-    /// Returns false if the change only annotates a Pod that was annotated within
+    /// Returns the time until the change may be written, usually zero: a Pod is annotated once in
     /// [`ANNOTATE_INTERVAL`], because the rules that reject it may alternate.
-    pub fn may_write(&mut self, change: &PodChange, now: Instant) -> bool {
+    pub fn wait_before(&mut self, change: &PodChange, now: Instant) -> Duration {
         if !change.only_annotates() {
-            return true;
+            return Duration::ZERO;
         }
         let last = self.annotated_pods.get(&change.uid);
-        let is_due = last.is_none_or(|at| now.duration_since(*at) >= ANNOTATE_INTERVAL);
-        if is_due {
+        let wait = last
+            .map_or(Duration::ZERO, |at| ANNOTATE_INTERVAL.saturating_sub(now.duration_since(*at)));
+        if wait.is_zero() {
             self.annotated_pods.insert(change.uid.clone(), now);
         }
-        is_due
+        wait
     }
 
     /// Adds the fetched full Pods to the observed state, if their resourceVersion has not changed.

@@ -21,6 +21,7 @@ mod gates;
 mod grants;
 mod ledger;
 mod planner;
+mod rejected;
 mod rule_states;
 mod webhooks;
 
@@ -58,6 +59,7 @@ impl<'a> Planner<'a> {
         for pod in &waiting {
             self.evaluate_pod(pod);
         }
+        self.annotate_rejected();
     }
 
     fn evaluate_pod(&mut self, waiting: &WaitingPod<'a>) {

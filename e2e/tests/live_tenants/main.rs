@@ -9,13 +9,11 @@ mod rights;
 mod rules;
 mod sets;
 
-use std::time::{Duration, Instant};
-
 use kube::{ResourceExt as _, api::DeleteParams};
 use podops_e2e::{
     balancers::free_address,
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, programs},
-    tenant::Tenant,
+    tenant::{Tenant, Updates},
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet};
@@ -40,8 +38,6 @@ use self::{
 /// Namespace of the tenant.
 const TENANT: &str = "tenant";
 const PODS: i32 = 10;
-/// Number of rollouts whose times are compared.
-const ROLLOUTS: usize = 5;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_affects_only_its_namespace() {
@@ -63,7 +59,7 @@ async fn a_tenant_affects_only_its_namespace() {
     cluster.create_managed_service("web", json!({ "app": "web" }), &json!({})).await.unwrap();
     cluster.create_rule("web", app("web"), at_most(PODS / 2)).await.unwrap();
     cluster.create_and_wait("web", PODS, &json!({})).await.unwrap();
-    let undisturbed = rollouts(&cluster, "undisturbed").await;
+    let undisturbed = Updates::measure(&cluster, "web", PODS, "undisturbed").await.unwrap();
     let tenant = Tenant::new(&cluster, TENANT).await.unwrap();
     too_many_replicas_are_rejected(&tenant).await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -81,7 +77,8 @@ async fn a_tenant_affects_only_its_namespace() {
     for operator in OPERATORS {
         cluster.kill_and_restart(operator).await.unwrap();
     }
-    rollout(&cluster, "nginx:restarted").await;
+    cluster.set_image("web", "nginx:restarted").await.unwrap();
+    cluster.wait_until_rolled_out("web", PODS, TIMEOUT).await.unwrap();
     let exits = |operator: &str| cluster.operator(operator).unwrap().exits().len();
     let known = OPERATORS.map(exits);
     approvals_are_reserved_to_the_operators(&cluster, &tenant).await;
@@ -94,7 +91,7 @@ async fn a_tenant_affects_only_its_namespace() {
     assert_envoys_are_served(xds, &refused).await;
     let mut flood: JoinSet<()> = held.into_iter().map(flood).collect();
     flood.spawn(flicker(tenant.api(), tenant.api()));
-    let disturbed = rollouts(&cluster, "disturbed").await;
+    let disturbed = Updates::measure(&cluster, "web", PODS, "disturbed").await.unwrap();
     a_pod_is_deleted_gracefully(&cluster).await;
     rules_report_their_errors(&tenant).await;
     for operator in OPERATORS {
@@ -107,30 +104,8 @@ async fn a_tenant_affects_only_its_namespace() {
     assert!(flood.try_join_next().is_none(), "the connections have lasted");
     drop(flood);
     flickering_set_settles(&tenant).await;
-    let (median, worst) = (undisturbed[ROLLOUTS / 2], disturbed[ROLLOUTS - 1]);
-    assert!(disturbed[ROLLOUTS / 2] < median.mul_f64(1.5), "{disturbed:?}, not {undisturbed:?}");
-    // No reconcile waits for another namespace.
-    assert!(worst < median.mul_f64(2.5), "{disturbed:?}, not {undisturbed:?}");
+    disturbed.ensure_not_slowed(&undisturbed).unwrap();
     cluster.assert_no_forbidden_requests().unwrap();
-}
-
-/// Updates the CollaSet of another namespace, and returns how long it took.
-async fn rollout(cluster: &TestCluster, image: &str) -> Duration {
-    let started = Instant::now();
-    cluster.set_image("web", image).await.unwrap();
-    cluster.wait_until_rolled_out("web", PODS, TIMEOUT).await.unwrap();
-    started.elapsed()
-}
-
-/// Updates the CollaSet several times, and returns how long each took, sorted.
-async fn rollouts(cluster: &TestCluster, tag: &str) -> Vec<Duration> {
-    let mut times = Vec::new();
-    for n in 0..ROLLOUTS {
-        times.push(rollout(cluster, &format!("nginx:{tag}-{n}")).await);
-    }
-    eprintln!("{tag}: {times:.1?}");
-    times.sort_unstable();
-    times
 }
 
 /// A rule with this maxUnavailable.

@@ -1,6 +1,9 @@
 //! Groups waiting Pods by phase and reason for `status.waiting`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -9,7 +12,7 @@ use podops_api::{
     collaset::WaitingPods,
     ids::{LifecycleTime, whole_second},
     lifecycle::{self, LabelKind, Operation, Phase, PodLifecycle},
-    transition_rule::Detail,
+    transition_rule::{Detail, RuleStage},
     well_known,
 };
 
@@ -81,8 +84,9 @@ pub(super) fn waiting(observed: &Observed, plan: &Plan, now: Timestamp) -> Waiti
     for queued in &plan.queued {
         groups.add(QUEUED.to_owned(), queued.reason.clone(), &queued.pod, None);
     }
+    let rules = RejectingRules::of(observed);
     for pod in observed.all() {
-        let wait = operation_wait(pod).or_else(|| starting_wait(observed, pod));
+        let wait = operation_wait(pod, &rules).or_else(|| starting_wait(observed, pod));
         let Some(Wait { phase, mut reason, since }) = wait else { continue };
         if observed.rejected_resizes.get(&pod.uid) == Some(&pod.revision) {
             // The server's message names the Pod, so it is reported in a condition instead.
@@ -159,7 +163,7 @@ fn starting_wait(observed: &Observed, pod: &PodView) -> Option<Wait> {
 }
 
 /// Returns why a Pod's operation waits; `None` if it has none.
-fn operation_wait(pod: &PodView) -> Option<Wait> {
+fn operation_wait(pod: &PodView, rules: &RejectingRules) -> Option<Wait> {
     let known = match PodLifecycle::parse(&pod.labels) {
         Ok(known) => known,
         // No operator goes on with such a Pod.
@@ -180,12 +184,12 @@ fn operation_wait(pod: &PodView) -> Option<Wait> {
             "operation not started; check that lifecycle-operator is running".to_owned(),
         ),
         Phase::PreCheck | Phase::PreChecked => {
-            (LabelKind::PreCheck, check_reason(pod, well_known::PRE_CHECK_GATE))
+            (LabelKind::PreCheck, check_reason(pod, RuleStage::PreCheck, rules))
         }
         Phase::Preparing => (LabelKind::Preparing, drain_reason(pod)),
         Phase::Operate | Phase::Operated => (LabelKind::Operate, operate_reason(pod)),
         Phase::PostCheck | Phase::PostChecked => {
-            (LabelKind::PostCheck, check_reason(pod, well_known::POST_CHECK_GATE))
+            (LabelKind::PostCheck, check_reason(pod, RuleStage::PostCheck, rules))
         }
         Phase::Completing => (LabelKind::Completing, service_reason(pod)),
     };
@@ -198,31 +202,84 @@ fn since(operation: &Operation, label: LabelKind) -> Option<Timestamp> {
     LifecycleTime::parse(stamp).map(|time| time.0)
 }
 
-fn check_reason(pod: &PodView, gate: &str) -> String {
+fn check_reason(pod: &PodView, stage: RuleStage, rules: &RejectingRules) -> String {
+    let gate = match stage {
+        RuleStage::PreCheck => well_known::PRE_CHECK_GATE,
+        RuleStage::PostCheck => well_known::POST_CHECK_GATE,
+    };
     let named = pod.labels.keys().filter_map(|key| key.strip_prefix(gate)?.strip_prefix('/'));
     let named: Vec<&str> = named.collect();
     if named.is_empty() {
         return "operation type label is missing".to_owned();
     }
     let by = format!("not yet permitted by {}", named.join(", "));
-    let rules = rejecting_rules(pod);
-    if rules.is_empty() { by } else { format!("{by}: {}", rules.join(", ")) }
+    if !named.contains(&well_known::TRANSITION_RULE) {
+        return by;
+    }
+    match rules.rejecting(pod, stage) {
+        Some(rules) => format!("{by}: {rules}"),
+        None => by,
+    }
 }
 
-/// Rules that transition-rule-operator names in the annotations of a Pod that waits for long, as
-/// `<PodTransitionRule>/<rule>`.
-fn rejecting_rules(pod: &PodView) -> Vec<String> {
+/// Rules that Pods wait for, as transition-rule-operator names them in annotations: of a Pod that
+/// waits for long, and otherwise of one of the Pods that wait for the same rules.
+#[derive(Default)]
+struct RejectingRules(BTreeMap<&'static str, BTreeSet<String>>);
+
+impl RejectingRules {
+    /// Collects the rules that annotations of waiting Pods name.
+    fn of(observed: &Observed) -> Self {
+        let mut all = Self::default();
+        for pod in observed.all() {
+            for stage in [RuleStage::PreCheck, RuleStage::PostCheck] {
+                if let Some(rules) = annotated_rules(pod, stage).filter(|_| waits_at(pod, stage)) {
+                    all.0.entry(stage.as_str()).or_default().insert(rules);
+                }
+            }
+        }
+        all
+    }
+
+    /// Rules that reject a Pod, separated by commas. Of a Pod without an annotation of its own, those of
+    /// the others; if they differ, these are alternatives.
+    fn rejecting(&self, pod: &PodView, stage: RuleStage) -> Option<String> {
+        annotated_rules(pod, stage).or_else(|| {
+            let others: Vec<&str> =
+                self.0.get(stage.as_str())?.iter().map(String::as_str).collect();
+            Some(others.join("; or "))
+        })
+    }
+}
+
+/// Returns true if an operation of the Pod waits at this stage.
+fn waits_at(pod: &PodView, stage: RuleStage) -> bool {
+    let Ok(known) = PodLifecycle::parse(&pod.labels) else { return false };
+    known.operations.values().any(|operation| {
+        let phase = Phase::of(operation);
+        match stage {
+            RuleStage::PreCheck => phase == Phase::PreCheck,
+            RuleStage::PostCheck => phase == Phase::PostCheck,
+        }
+    })
+}
+
+/// Rules that the annotations of a Pod name as rejecting it at a stage, each as
+/// `<PodTransitionRule>/<rule>`, separated by commas; `None` if there are none.
+fn annotated_rules(pod: &PodView, stage: RuleStage) -> Option<String> {
     let annotations = pod.annotations.iter().flatten();
     let details = annotations.filter_map(|(key, text)| {
         let owner = key.strip_prefix(well_known::RULE_DETAIL)?.strip_prefix('/')?;
-        Some((owner, serde_json::from_str::<Detail>(text).ok()?))
+        let detail: Detail = serde_json::from_str(text).ok()?;
+        (detail.stage == stage.as_str()).then_some((owner, detail))
     });
-    details
+    let rules: Vec<String> = details
         .flat_map(|(owner, detail)| {
             let rules = detail.reject_info.into_iter();
             rules.map(move |rejection| format!("{owner}/{}", rejection.rule_name))
         })
-        .collect()
+        .collect();
+    (!rules.is_empty()).then(|| rules.join(", "))
 }
 
 fn drain_reason(pod: &PodView) -> String {
@@ -354,6 +411,39 @@ mod tests {
                  finalizer prot.podopslifecycle.kusionstack.io/lb",
             ]
         );
+    }
+
+    #[test]
+    fn the_annotation_of_one_pod_names_the_rules_of_the_others() {
+        let waiting = |name: &str, rule: Option<&str>| {
+            let mut pod = pod(name, &[(LabelKind::Operating, 10), (LabelKind::PreCheck, 30)]);
+            let gate = format!("{}/transition-rule", well_known::PRE_CHECK_GATE);
+            pod.labels.insert(gate, "1".to_owned());
+            let detail = |rule: &str| {
+                let info = format!(r#"[{{"ruleName":"{rule}","reason":"1 of 1"}}]"#);
+                format!(r#"{{"stage":"PreCheck","passed":false,"rejectInfo":{info}}}"#)
+            };
+            let key = format!("{}/budget", well_known::RULE_DETAIL);
+            pod.annotations = rule.map(|rule| BTreeMap::from([(key, detail(rule))]));
+            pod
+        };
+        let by = "since 30: not yet permitted by transition-rule: budget";
+        let pods = || vec![waiting("a", None), waiting("b", Some("most"))];
+        assert_eq!(reported(pods()).0, [format!("2 PreCheck a b {by}/most")]);
+        // A Pod that waits no more is no example.
+        let mut ended = waiting("c", Some("other"));
+        ended.labels.retain(|key, _| !key.starts_with("pre-check."));
+        assert_eq!(
+            reported([pods(), vec![ended]].concat()).0[0],
+            format!("2 PreCheck a b {by}/most")
+        );
+        let groups = reported([pods(), vec![waiting("c", Some("other"))]].concat()).0;
+        let expected = [
+            "1 PreCheck b {by}/most",
+            "1 PreCheck a {by}/most; or budget/other",
+            "1 PreCheck c {by}/other",
+        ];
+        assert_eq!(groups, expected.map(|text| text.replace("{by}", by)));
     }
 
     #[test]

@@ -252,6 +252,40 @@ fn a_request_without_a_type_keeps_no_pod_out_of_service() {
     assert_eq!(plan.incomplete_ids, ["b".into()], "it is reported");
 }
 
+/// Messages of the waits that are reported, and the time until another one is.
+fn traffic_waits(text: &str) -> (Vec<String>, Option<u64>) {
+    let plan = plan(&pod(text), now()).unwrap();
+    let messages = plan.traffic_waits.into_iter().map(|wait| wait.message).collect();
+    (messages, plan.requeue_after.map(|wait| wait.as_secs()))
+}
+
+#[test]
+fn a_wait_for_traffic_is_reported_after_a_minute() {
+    let preparing = |seconds_ago| {
+        let since = nanos(now() - SignedDuration::from_secs(seconds_ago));
+        let other = "finalizer=prot.podopslifecycle.kusionstack.io/other";
+        format!(
+            "closed operating/a operation-type/a=update pre-checked/a operation-permission/update \
+             preparing/a={since} {other}"
+        )
+    };
+    let cause = "traffic has not ended; check the controller that removes the finalizer \
+                 prot.podopslifecycle.kusionstack.io/other";
+    let message = format!("operation a waits in Preparing: {cause}");
+    assert_eq!(traffic_waits(&preparing(60)), (vec![message], None));
+    assert_eq!(traffic_waits(&preparing(59)), (Vec::new(), Some(1)));
+    let since = nanos(now() - SignedDuration::from_secs(60));
+    let completing = format!(
+        "open ready operated/a done-operation-type/a=update post-checked/a completing/a={since} expect=web"
+    );
+    let message = "operation a waits in Completing: no traffic of Service/ns/web yet; check the controller \
+                   that adds the finalizer web";
+    assert_eq!(traffic_waits(&completing), (vec![message.to_owned()], None));
+    // The Pod leaves Preparing with this plan.
+    let drained = preparing(60).replace("prot.", "");
+    assert_eq!(traffic_waits(&drained), (Vec::new(), None));
+}
+
 #[test]
 fn preparing_takes_precedence_over_completing() {
     let two = "open operated/a done-operation-type/a=x post-checked/a completing/a protected \

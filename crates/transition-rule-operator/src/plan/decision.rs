@@ -130,7 +130,7 @@ impl fmt::Display for Plan {
 
 impl PodChange {
     /// Changes, each as a text.
-    fn actions(&self) -> Vec<String> {
+    pub(super) fn actions(&self) -> Vec<String> {
         let pod = &self.pod;
         let mut actions = Vec::new();
         for (prefix, change) in &self.gates {

@@ -16,6 +16,7 @@ use podops_api::{
 use super::{
     decision::{Plan, PodChange, RuleDecision, WebhookCall},
     ledger::BudgetLedger,
+    rejected::RejectedPod,
 };
 use crate::{
     rules::webhook::Subject,
@@ -69,6 +70,8 @@ pub(super) struct Planner<'a> {
     pub(super) waiting: BTreeMap<&'a str, i32>,
     /// Number of rejected Pods, by name of the PodTransitionRule and of the rule.
     pub(super) rejecting: BTreeMap<(&'a str, &'a str), i32>,
+    /// Pods rejected at the evaluated stage, in the order in which they were evaluated.
+    pub(super) rejected: Vec<RejectedPod<'a>>,
     pub(super) webhook_calls: Vec<WebhookCall>,
     pub(super) fetch: BTreeSet<PodName>,
     pub(super) requeue_at: Vec<Timestamp>,
@@ -95,6 +98,7 @@ impl<'a> Planner<'a> {
             decisions,
             waiting: BTreeMap::new(),
             rejecting: BTreeMap::new(),
+            rejected: Vec::new(),
             webhook_calls: Vec::new(),
             fetch: BTreeSet::new(),
             requeue_at: Vec::new(),

@@ -16,7 +16,7 @@ use super::*;
 use crate::{
     events::{TargetedEvent, events},
     status::evaluation_errors,
-    view::{BudgetView, PodView, RuleView, SetView},
+    view::{BudgetView, Owner, PodView, RuleView, SetView},
 };
 
 fn now() -> Timestamp {
@@ -154,14 +154,14 @@ fn a_restarted_operation_needs_a_new_reservation() {
 #[test]
 fn unavailable_pods_pass_and_consume_no_capacity() {
     let pods = vec![
-        unavailable(waiting("a", 4)),
-        unavailable(waiting("b", 4)),
-        waiting("c", 4),
-        waiting("d", 4),
+        unavailable(waiting("a", 3)),
+        unavailable(waiting("b", 3)),
+        waiting("c", 3),
+        waiting("d", 3),
     ];
     let mut observed = observed(vec![at_most(&json!("50%"))], pods);
     check(&observed, "budget reserves a b; c waits for budget/most; d waits for budget/most");
-    observed.pods[2] = unavailable(waiting("c", 4));
+    observed.pods[2] = unavailable(waiting("c", 3));
     check(&observed, "budget reserves a b c; d waits for budget/most");
 }
 
@@ -485,16 +485,60 @@ fn topology_spread_limits_unavailable_pods_per_zone() {
     check(&observed, "r reserves a c; b waits for r/zone; d waits for r/zone");
 }
 
+/// Stores the planned annotations, as the API server would.
+fn store_annotations(observed: &mut Observed) {
+    let planned = plan(observed, now());
+    for pod in &mut observed.pods {
+        let change = planned.pods.iter().find(|change| change.pod == pod.name);
+        for (rule, text) in change.into_iter().flat_map(|change| &change.details) {
+            pod.details.insert(rule.clone(), text.clone().unwrap());
+        }
+    }
+}
+
 #[test]
 fn a_long_waiting_pod_is_annotated_once() {
     let mut observed = observed(vec![at_most(&json!(0))], vec![waiting("a", 60)]);
     let plan = check(&observed, "a annotate budget; a waits for budget/most");
     let text = plan.pods[0].details["budget"].clone().unwrap();
+    assert!(text.contains("since"), "{text}");
     observed.pods[0].details.insert("budget".to_owned(), text);
     check(&observed, "a waits for budget/most");
-    observed.pods[0] = waiting("a", 59);
+    // As an example, it was annotated earlier, without the start of the wait.
+    observed.pods = vec![waiting("a", 59)];
+    store_annotations(&mut observed);
     let reported = check(&observed, "a waits for budget/most");
     assert!(reported.requeue_after.unwrap() <= Duration::from_secs(1));
+    assert!(!observed.pods[0].details["budget"].contains("since"));
+    let details = observed.pods[0].details.clone();
+    observed.pods[0] = PodView { details, ..waiting("a", 60) };
+    check(&observed, "a annotate budget; a waits for budget/most");
+}
+
+#[test]
+fn one_of_the_waiting_pods_names_the_rules_soon() {
+    let waits = "a waits for budget/most; b waits for budget/most; c waits for budget/most";
+    let pods = vec![waiting("a", 6), waiting("b", 4), waiting("c", 3)];
+    let mut observed = observed(vec![at_most(&json!(0))], pods);
+    // The last one that has waited for long enough.
+    check(&observed, &format!("b annotate budget; {waits}"));
+    store_annotations(&mut observed);
+    check(&observed, waits);
+    // Each controller reports its own Pods.
+    let owner =
+        Owner { kind: "CollaSet".to_owned(), name: "other".to_owned(), uid: "other".into() };
+    observed.pods[0].owner = Some(owner);
+    check(&observed, &format!("a annotate budget; {waits}"));
+    // As do Pods that wait for other rules; their annotations name all.
+    observed.pods[0].owner = None;
+    let labels = json!({ "requires": { "matchLabels": { "x": "y" } } });
+    let mut other = rule("other", &json!([{ "name": "labels", "labelCheck": labels }]));
+    other.selector = kube::core::Selector::from_iter([("only", "a")]);
+    observed.rules.push(other);
+    observed.pods[0].labels.insert("only".to_owned(), "a".to_owned());
+    let planned = plan(&observed, now());
+    let changes: Vec<String> = planned.pods.iter().flat_map(PodChange::actions).collect();
+    assert_eq!(changes, ["a annotate budget", "a annotate other"]);
 }
 
 #[test]

@@ -231,9 +231,17 @@ async fn reconcile(
     let by_name: BTreeMap<&PodName, &PodView> =
         observed.pods.iter().map(|p| (&p.name, p)).collect();
     let changes = in_order_of_writing(&plan.pods);
+    let mut throttled: Option<Duration> = None;
+    let mut may_write = |change: &PodChange| {
+        let wait = context.wait_before(&name, change);
+        if !wait.is_zero() {
+            throttled = Some(throttled.map_or(wait, |known| known.min(wait)));
+        }
+        wait.is_zero()
+    };
     let pod_writes: Vec<Write> = changes
         .into_iter()
-        .filter(|change| context.may_write(&name, change))
+        .filter(|change| may_write(change))
         .filter_map(|change| Some(render::pod(&name, by_name.get(&change.pod)?, change, now)))
         .take(POD_WRITES_MAX)
         .collect();
@@ -247,15 +255,15 @@ async fn reconcile(
         // The backoff must not delay the status write.
         return Err(Cause::from(unfinished).requeue_within(wait));
     }
-    let waits = [remaining, wait, plan.requeue_after, retry_after, Some(RESYNC)];
+    let waits = [remaining, throttled, wait, plan.requeue_after, retry_after, Some(RESYNC)];
     Ok(Requeue::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
 }
 
 impl Context {
-    /// Returns false if the change must be left out, see [`NamespaceState::may_write`].
-    fn may_write(&self, namespace: &str, change: &PodChange) -> bool {
+    /// Returns the time until the change may be written, see [`NamespaceState::wait_before`].
+    fn wait_before(&self, namespace: &str, change: &PodChange) -> Duration {
         let mut states = self.states.lock();
-        states.entry(namespace.to_owned()).or_default().may_write(change, Instant::now())
+        states.entry(namespace.to_owned()).or_default().wait_before(change, Instant::now())
     }
 
     /// Returns true once all caches are synced. Without the CollaSet CRD its cache is not required,
