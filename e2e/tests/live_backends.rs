@@ -33,7 +33,7 @@ use podops_e2e::{
     balancers::{Haproxy, Xds, envoy, free_address},
     cluster::{TIMEOUT, TestCluster, eventually, image, programs},
     server,
-    tenant::{Tenant, Updates},
+    tenant::{BESIDE_ANOTHER, Tenant, Updates},
     traffic::{Load, has_protection_finalizer, server_set, update_recreate_and_scale},
 };
 use serde_json::{Value, json};
@@ -274,7 +274,7 @@ async fn aws_targets_are_released_when_deregistration_completes() {
     cluster.create_and_wait("web", 6, &json!({})).await.unwrap();
     let pods = cluster.pods_of("web").await.unwrap();
     assert!(pods.iter().all(is_protected), "all Pods must be targets");
-    let undisturbed = Updates::measure(&cluster, "web", 6, "undisturbed").await.unwrap();
+    let undisturbed = Updates::measure(&cluster, "web", 6, "undisturbed", 3).await.unwrap();
     create_services_with_missing_groups(&cluster, &group).await;
     let began = Instant::now();
     cluster.set_image("web", "nginx:2").await.unwrap();
@@ -294,8 +294,8 @@ async fn aws_targets_are_released_when_deregistration_completes() {
     let waited = waited.unwrap();
     assert!(waited >= Duration::from_secs(4), "a Pod was released after {waited:?}");
     wait_until_rolled_out(&cluster, 6).await;
-    let disturbed = Updates::measure(&cluster, "web", 6, "disturbed").await.unwrap();
-    disturbed.ensure_not_slowed(&undisturbed).unwrap();
+    let disturbed = Updates::measure(&cluster, "web", 6, "disturbed", 3).await.unwrap();
+    disturbed.ensure_not_slowed(&undisturbed, BESIDE_ANOTHER).unwrap();
     for kind in ["pods", "events"] {
         let own = cluster.plane.kubectl(&["get", kind, "-o", "json"]).await.unwrap();
         assert!(

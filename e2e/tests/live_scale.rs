@@ -22,7 +22,7 @@ use podops_api::{
 use podops_e2e::{
     cluster::{OPERATORS, TestCluster, app, eventually, memory_limit_mebibytes, programs},
     measure::Process,
-    tenant::Tenant,
+    tenant::{ALONE, Tenant, Updates},
 };
 use serde_json::{Value, json};
 
@@ -147,7 +147,7 @@ async fn a_namespace_of_many_rules_slows_no_other() {
     cluster.set_memory_limit(OPERATOR, memory_limit(count, 12.0));
     cluster.create_and_wait("web", 3, &json!({})).await.unwrap();
     cluster.create_rule("web", app("web"), budget()).await.unwrap();
-    let undisturbed = rollout(&cluster, "nginx:a").await.max(rollout(&cluster, "nginx:b").await);
+    let undisturbed = Updates::measure(&cluster, "web", 3, "undisturbed", 5).await.unwrap();
 
     let started = Instant::now();
     let rules: Api<PodTransitionRule> = Tenant::new(&cluster, "many").await.unwrap().api();
@@ -160,9 +160,8 @@ async fn a_namespace_of_many_rules_slows_no_other() {
         rules.create(&params, &serde_json::from_value(rule).unwrap()).await.unwrap();
     });
     created.buffer_unordered(CONCURRENCY).collect::<Vec<()>>().await;
-    let disturbed = rollout(&cluster, "nginx:c").await;
-    let most = undisturbed.mul_f64(2.0) + Duration::from_secs(5);
-    assert!(disturbed < most, "{disturbed:?} instead of {undisturbed:?}");
+    let disturbed = Updates::measure(&cluster, "web", 3, "disturbed", 5).await.unwrap();
+    disturbed.ensure_not_slowed(&undisturbed, ALONE).unwrap();
 
     let all_decided = async || {
         let all = rules.list(&ListParams::default()).await?.items;
@@ -212,12 +211,4 @@ async fn assert_pods_are_created_in_time(cluster: &TestCluster, rules: usize) {
 
 fn budget() -> Value {
     json!([{ "name": "one", "availablePolicy": { "maxUnavailableValue": 1 } }])
-}
-
-/// Updates the CollaSet `web`, and returns how long it took.
-async fn rollout(cluster: &TestCluster, image: &str) -> Duration {
-    let started = Instant::now();
-    cluster.set_image("web", image).await.unwrap();
-    cluster.wait_until_rolled_out("web", 3, Duration::from_secs(60)).await.unwrap();
-    started.elapsed()
 }

@@ -22,7 +22,7 @@ use podops_api::{condition, lifecycle::LabelKind, transition_rule::PodTransition
 use podops_e2e::{
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, image, programs},
     process::Signal,
-    tenant::{Tenant, Updates},
+    tenant::{BESIDE_ANOTHER, Tenant, Updates},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -229,16 +229,17 @@ async fn rules_reach_no_loopback_and_metadata_service() {
         ("metadata", "http://169.254.169.254/"),
         ("azure", "http://168.63.129.16/"),
     ];
+    cluster.create_and_wait("web", 2, &json!({})).await.unwrap();
+    let budget = json!([{ "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } }]);
+    cluster.create_rule("web", app("web"), budget).await.unwrap();
+    let undisturbed = Updates::measure(&cluster, "web", 2, "undisturbed", 5).await.unwrap();
     let tenant = Tenant::new(&cluster, "tenant").await.unwrap();
     for (name, url) in cases {
         tenant.create_rule(name, name, &webhook(url, &json!({}))).await.unwrap();
         create_waiting_pod(&tenant, name).await;
     }
-    cluster.create_and_wait("web", 2, &json!({})).await.unwrap();
-    let budget = json!([{ "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } }]);
-    cluster.create_rule("web", app("web"), budget).await.unwrap();
-    cluster.set_image("web", "nginx:2").await.unwrap();
-    cluster.wait_until_rolled_out("web", 2, TIMEOUT).await.unwrap();
+    let disturbed = Updates::measure(&cluster, "web", 2, "disturbed", 5).await.unwrap();
+    disturbed.ensure_not_slowed(&undisturbed, BESIDE_ANOTHER).unwrap();
     let rules: Api<PodTransitionRule> = tenant.api();
     let pods: Api<Pod> = tenant.api();
     for (name, _) in cases {
@@ -408,13 +409,13 @@ async fn names_that_never_resolve_let_no_other_pod_pass() {
     cluster.create_and_wait("other", 10, &json!({})).await.unwrap();
     let budget = json!([{ "name": "budget", "availablePolicy": { "maxUnavailableValue": 5 } }]);
     cluster.create_rule("other", app("other"), budget).await.unwrap();
-    let undisturbed = Updates::measure(&cluster, "other", 10, "undisturbed").await.unwrap();
+    let undisturbed = Updates::measure(&cluster, "other", 10, "undisturbed", 5).await.unwrap();
     for n in 0..NAMESPACES {
         create_unresolvable_rules(&cluster, &format!("slow-{n}")).await;
     }
     // Without a limit, each namespace would take four threads a second.
     tokio::time::sleep(Duration::from_secs(20)).await;
-    let disturbed = Updates::measure(&cluster, "other", 10, "disturbed").await.unwrap();
+    let disturbed = Updates::measure(&cluster, "other", 10, "disturbed", 5).await.unwrap();
     let rejection =
         |_: &str, _: &str| Reply::Json(json!({ "success": false, "message": "not today" }));
     let service = Service::start(rejection).await;
@@ -429,6 +430,6 @@ async fn names_that_never_resolve_let_no_other_pod_pass() {
     eprintln!("{threads} threads");
     assert!(threads > NAMESPACES * 4, "names are being resolved");
     assert!(threads < NAMESPACES * 4 + 64, "{threads} threads");
-    disturbed.ensure_not_slowed(&undisturbed).unwrap();
+    disturbed.ensure_not_slowed(&undisturbed, BESIDE_ANOTHER).unwrap();
     cluster.assert_no_forbidden_requests().unwrap();
 }

@@ -13,7 +13,7 @@ use kube::{ResourceExt as _, api::DeleteParams};
 use podops_e2e::{
     balancers::free_address,
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, programs},
-    tenant::{Tenant, Updates},
+    tenant::{ALONE, Tenant, Updates},
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet};
@@ -59,7 +59,7 @@ async fn a_tenant_affects_only_its_namespace() {
     cluster.create_managed_service("web", json!({ "app": "web" }), &json!({})).await.unwrap();
     cluster.create_rule("web", app("web"), at_most(PODS / 2)).await.unwrap();
     cluster.create_and_wait("web", PODS, &json!({})).await.unwrap();
-    let undisturbed = Updates::measure(&cluster, "web", PODS, "undisturbed").await.unwrap();
+    let undisturbed = Updates::measure(&cluster, "web", PODS, "undisturbed", 5).await.unwrap();
     let tenant = Tenant::new(&cluster, TENANT).await.unwrap();
     too_many_replicas_are_rejected(&tenant).await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -91,7 +91,7 @@ async fn a_tenant_affects_only_its_namespace() {
     assert_envoys_are_served(xds, &refused).await;
     let mut flood: JoinSet<()> = held.into_iter().map(flood).collect();
     flood.spawn(flicker(tenant.api(), tenant.api()));
-    let disturbed = Updates::measure(&cluster, "web", PODS, "disturbed").await.unwrap();
+    let disturbed = Updates::measure(&cluster, "web", PODS, "disturbed", 5).await.unwrap();
     a_pod_is_deleted_gracefully(&cluster).await;
     rules_report_their_errors(&tenant).await;
     for operator in OPERATORS {
@@ -104,7 +104,7 @@ async fn a_tenant_affects_only_its_namespace() {
     assert!(flood.try_join_next().is_none(), "the connections have lasted");
     drop(flood);
     flickering_set_settles(&tenant).await;
-    disturbed.ensure_not_slowed(&undisturbed).unwrap();
+    disturbed.ensure_not_slowed(&undisturbed, ALONE).unwrap();
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
