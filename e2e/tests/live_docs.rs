@@ -11,7 +11,7 @@ use std::{
 use kube::ResourceExt as _;
 use podops_e2e::cluster::{TestCluster, programs};
 
-/// Parts of commands that this test does not run, and what runs them.
+/// Parts of commands that this test does not run, and what runs them, or why nothing does.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("cargo xtask demo", "live_demo"),
     ("cargo xtask test", "runs this test"),
@@ -30,6 +30,9 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("kubectl label pods -A", "live_migration"),
     ("cargo build --release", "builds the command line, as the prerequisite of each live test"),
     ("cargo run --bin consist-conformance", "live_backends"),
+    ("kind-with-registry.sh", "nothing: no machine of the tests has a container engine"),
+    ("kind delete cluster", "nothing: no machine of the tests has a container engine"),
+    ("docker rm", "nothing: no machine of the tests has a container engine"),
     (" logs ", "the simulated kubelets serve no logs"),
     ("rollout status deployment", "the operators of the tests are processes, not Pods"),
     ("describe pod POD", "the operators of the tests are processes, not Pods"),
@@ -46,7 +49,6 @@ const OTHER_YAML: &[(&str, &str)] = &[
     ("cluster_manager:", "Envoy's configuration"),
     ("status:", "written by operators"),
     ("- apiVersion: example.com", "consist-operator's configuration"),
-    ("apiVersion: kustomize.toolkit.fluxcd.io", "an object of Flux"),
 ];
 
 /// Objects that the pages name, other than CollaSet `web`.

@@ -11,7 +11,10 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, ResourceExt as _, api::PostParams};
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, PostParams},
+};
 use podops_api::{
     collaset::CollaSetStatus,
     kudo::{ExecutionStatus, Instance, OperatorVersion},
@@ -21,6 +24,7 @@ use podops_api::{
 use podops_e2e::{
     balancers::Haproxy,
     cluster::{INSTANCE_OPERATOR, OPERATORS, TIMEOUT, TestCluster, app, eventually, programs},
+    http,
     panels::{Query, panels},
     programs::prometheus_operator_crds,
     prometheus::Prometheus,
@@ -71,6 +75,7 @@ async fn alerts_fire_in_their_situations_and_panels_have_data() {
     wait_until_firing(&prometheus, &others, &mut fired).await;
 
     assert_panels_have_data(&cluster, &shipped, began.elapsed()).await;
+    assert_no_label_is_a_pod(&cluster).await;
 
     // Without permissions for objects and for its Lease.
     let before = cluster.metrics_address(JOBS).unwrap();
@@ -85,6 +90,22 @@ async fn alerts_fire_in_their_situations_and_panels_have_data() {
     prometheus.set_targets(&addresses(&cluster)).unwrap();
     cluster.stop_operator(RULES).await.unwrap();
     wait_until_firing(&prometheus, &expected, &mut fired).await;
+}
+
+/// The number of series does not grow with that of the Pods.
+async fn assert_no_label_is_a_pod(cluster: &TestCluster) {
+    let pods = Api::<Pod>::all(cluster.plane.admin.clone());
+    let pods = pods.list(&ListParams::default()).await.unwrap().items;
+    let texts = pods.iter().flat_map(|pod| [pod.name_any(), pod.uid().unwrap()]);
+    let texts: Vec<String> = texts.map(|text| format!("=\"{text}\"")).collect();
+    assert!(pods.len() >= usize::try_from(PODS).unwrap(), "{texts:?}");
+    for (operator, address) in addresses(cluster) {
+        let page = http::get(address, "/metrics").unwrap();
+        let found: Vec<&String> = texts.iter().filter(|text| page.contains(*text)).collect();
+        assert!(found.is_empty(), "metrics of {operator} have series of Pods: {found:?}");
+        let series = page.lines().filter(|line| !line.starts_with('#')).count();
+        assert!(series < 1000, "{operator} has {series} series");
+    }
 }
 
 /// Installs `deploy/monitoring` with the CRDs of prometheus-operator, and returns the spec of the
