@@ -38,6 +38,8 @@ const INVALID: &str = "Invalid";
 const MAX_GROUPS: usize = 20;
 /// Maximum number of Pod names in a group.
 const MAX_NAMES: usize = 5;
+/// Maximum number of alternatives in a reason, of which one applies to the Pod.
+const MAX_ALTERNATIVES: usize = 3;
 
 /// Waiting Pods by phase and reason.
 #[derive(Default)]
@@ -245,9 +247,13 @@ impl RejectingRules {
     /// the others; if they differ, these are alternatives.
     fn rejecting(&self, pod: &PodView, stage: RuleStage) -> Option<String> {
         annotated_rules(pod, stage).or_else(|| {
-            let others: Vec<&str> =
-                self.0.get(stage.as_str())?.iter().map(String::as_str).collect();
-            Some(others.join("; or "))
+            let others = self.0.get(stage.as_str())?;
+            let mut named: Vec<&str> =
+                others.iter().take(MAX_ALTERNATIVES).map(String::as_str).collect();
+            if others.len() > MAX_ALTERNATIVES {
+                named.push("others");
+            }
+            Some(named.join("; or "))
         })
     }
 }
@@ -444,6 +450,11 @@ mod tests {
             "1 PreCheck c {by}/other",
         ];
         assert_eq!(groups, expected.map(|text| text.replace("{by}", by)));
+        // The reason stays short.
+        let many = ["b", "c", "d", "e"].map(|name| waiting(name, Some(name)));
+        let groups = reported([vec![waiting("a", None)], many.to_vec()].concat()).0;
+        let alternatives = "/b; or budget/c; or budget/d; or others";
+        assert!(groups.contains(&format!("1 PreCheck a {by}{alternatives}")), "{groups:?}");
     }
 
     #[test]
