@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use crate::{int_or_percent, template::selector_schema};
+use crate::{int_or_percent, template::selector_schema, well_known};
 
 mod schedule;
 mod status;
@@ -146,6 +146,15 @@ impl RuleStage {
         match self {
             Self::PreCheck => "PreCheck",
             Self::PostCheck => "PostCheck",
+        }
+    }
+
+    /// Returns the prefix of the labels with which a Pod waits for checkers at the stage.
+    #[must_use]
+    pub const fn gate(self) -> &'static str {
+        match self {
+            Self::PreCheck => well_known::PRE_CHECK_GATE,
+            Self::PostCheck => well_known::POST_CHECK_GATE,
         }
     }
 }

@@ -205,11 +205,8 @@ fn since(operation: &Operation, label: LabelKind) -> Option<Timestamp> {
 }
 
 fn check_reason(pod: &PodView, stage: RuleStage, rules: &RejectingRules) -> String {
-    let gate = match stage {
-        RuleStage::PreCheck => well_known::PRE_CHECK_GATE,
-        RuleStage::PostCheck => well_known::POST_CHECK_GATE,
-    };
-    let named = pod.labels.keys().filter_map(|key| key.strip_prefix(gate)?.strip_prefix('/'));
+    let named =
+        pod.labels.keys().filter_map(|key| key.strip_prefix(stage.gate())?.strip_prefix('/'));
     let named: Vec<&str> = named.collect();
     if named.is_empty() {
         return "operation type label is missing".to_owned();
@@ -227,7 +224,7 @@ fn check_reason(pod: &PodView, stage: RuleStage, rules: &RejectingRules) -> Stri
 /// Rules that Pods wait for, as transition-rule-operator names them in annotations: of a Pod that
 /// waits for long, and otherwise of one of the Pods that wait for the same rules.
 #[derive(Default)]
-struct RejectingRules(BTreeMap<&'static str, BTreeSet<String>>);
+struct RejectingRules(BTreeMap<RuleStage, BTreeSet<String>>);
 
 impl RejectingRules {
     /// Collects the rules that annotations of waiting Pods name.
@@ -236,7 +233,7 @@ impl RejectingRules {
         for pod in observed.all() {
             for stage in [RuleStage::PreCheck, RuleStage::PostCheck] {
                 if let Some(rules) = annotated_rules(pod, stage).filter(|_| waits_at(pod, stage)) {
-                    all.0.entry(stage.as_str()).or_default().insert(rules);
+                    all.0.entry(stage).or_default().insert(rules);
                 }
             }
         }
@@ -247,7 +244,7 @@ impl RejectingRules {
     /// the others; if they differ, these are alternatives.
     fn rejecting(&self, pod: &PodView, stage: RuleStage) -> Option<String> {
         annotated_rules(pod, stage).or_else(|| {
-            let others = self.0.get(stage.as_str())?;
+            let others = self.0.get(&stage)?;
             let mut named: Vec<&str> =
                 others.iter().take(MAX_ALTERNATIVES).map(String::as_str).collect();
             if others.len() > MAX_ALTERNATIVES {

@@ -10,7 +10,7 @@ use super::Planner;
 use crate::machine::WaitingFor;
 
 /// Time after which a wait is reported; most Pods of a rollout wait for less.
-pub(super) const REPORT_AFTER: SignedDuration = SignedDuration::from_secs(60);
+const REPORT_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 /// An operation that has waited for [`REPORT_AFTER`], and for what.
 #[derive(Clone, Debug, PartialEq, Eq)]

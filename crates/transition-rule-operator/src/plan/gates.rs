@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use podops_api::{transition_rule::RuleStage, well_known};
+use podops_api::transition_rule::RuleStage;
 
 use super::{decision::GateChange, planner::Planner};
 use crate::view::{Observed, PodView, Rule};
@@ -37,21 +37,13 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Label prefix of the gate of a stage.
-pub(super) const fn gate(stage: RuleStage) -> &'static str {
-    match stage {
-        RuleStage::PreCheck => well_known::PRE_CHECK_GATE,
-        RuleStage::PostCheck => well_known::POST_CHECK_GATE,
-    }
-}
-
 /// Changes that give a Pod exactly the gates that its rules require, by label prefix.
 fn gate_changes(observed: &Observed, pod: &PodView) -> BTreeMap<&'static str, GateChange> {
     let mut changes = BTreeMap::new();
     for stage in [RuleStage::PreCheck, RuleStage::PostCheck] {
         let is_required =
             observed.selecting(pod).any(|owner| owner.rules_at(stage).any(Rule::is_enforced));
-        let prefix = gate(stage);
+        let prefix = stage.gate();
         if is_required && !pod.has_gate(prefix) {
             changes.insert(prefix, GateChange::Add);
         } else if !is_required && pod.has_gate(prefix) {

@@ -5,7 +5,6 @@ use serde_json::json;
 
 use super::{
     decision::Grant,
-    gates::gate,
     planner::{Planner, Rejection, WaitingPod},
 };
 use crate::{
@@ -32,7 +31,7 @@ impl<'a> Planner<'a> {
         let (pod, stage) = (waiting.pod, waiting.stage);
         let reserved = self.reserve(waiting);
         // Without its gate the Pod does not wait for this operator, only for other checkers.
-        let may_grant = reserved == Reserved::Stored && pod.has_gate(gate(stage));
+        let may_grant = reserved == Reserved::Stored && pod.has_gate(stage.gate());
         let annotation = json!({ "stage": stage.as_str(), "passed": true }).to_string();
         for owner in self.observed.selecting(pod) {
             let passed_rules = rules
