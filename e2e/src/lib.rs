@@ -34,3 +34,4 @@ pub mod soak;
 pub mod tenant;
 mod terminal;
 pub mod traffic;
+pub mod updates;

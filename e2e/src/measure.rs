@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -98,6 +98,24 @@ impl Cost {
     #[must_use]
     pub fn rejected(&self) -> Vec<&Request> {
         self.operator_requests().filter(|r| r.is_rejected_write()).collect()
+    }
+
+    /// Checks that no operator write failed.
+    ///
+    /// # Errors
+    ///
+    /// If one has; the error contains all writes to its object, because another client may have caused it.
+    pub fn ensure_none_rejected(&self) -> anyhow::Result<()> {
+        let Some(rejected) = self.rejected().into_iter().next() else { return Ok(()) };
+        let to_object = |r: &&Request| {
+            r.is_write() && (r.resource(), r.name()) == (rejected.resource(), rejected.name())
+        };
+        let writes = self.requests.iter().filter(to_object).map(|r| {
+            format!("{} {} {} {} {}", r.at, r.user_agent, r.verb, r.subresource(), r.code())
+        });
+        let writes: Vec<String> = writes.collect();
+        let (count, object) = (self.rejected().len(), rejected.name());
+        bail!("{count} writes were rejected, one of these to {object}: {writes:#?}")
     }
 
     /// Number of Pod writes, by any client, that changed nothing: for each Pod, its successful writes

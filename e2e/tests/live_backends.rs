@@ -33,8 +33,9 @@ use podops_e2e::{
     balancers::{Haproxy, Xds, envoy, free_address},
     cluster::{TIMEOUT, TestCluster, eventually, image, programs},
     server,
-    tenant::{BESIDE_ANOTHER, Tenant, Updates},
+    tenant::Tenant,
     traffic::{Load, has_protection_finalizer, server_set, update_recreate_and_scale},
+    updates::{BESIDE_ANOTHER, Updates},
 };
 use serde_json::{Value, json};
 use tokio::{

@@ -20,13 +20,13 @@ async fn no_write_conflicts_with_prompt_kubelets() {
     web.create().await.unwrap();
 
     let updated = web.update_in_place("nginx:1").await.unwrap();
-    assert!(updated.rejected().is_empty(), "{:#?}", updated.rejected());
+    updated.ensure_none_rejected().unwrap();
     assert!(updated.pod_writes_per_pod() <= 6.1, "{} writes per Pod", updated.pod_writes_per_pod());
 
     let tenth = json!([{ "name": "tenth", "availablePolicy": { "maxUnavailableValue": "10%" } }]);
     cluster.create_rule("web", json!({ "matchLabels": { "app": "web" } }), tenth).await.unwrap();
     let updated = web.update_in_place("nginx:2").await.unwrap();
-    assert!(updated.rejected().is_empty(), "{:#?}", updated.rejected());
+    updated.ensure_none_rejected().unwrap();
     assert!(updated.pod_writes_per_pod() <= 7.2, "{} writes per Pod", updated.pod_writes_per_pod());
     cluster.assert_no_forbidden_requests().unwrap();
 }

@@ -396,7 +396,7 @@ async fn a_sidecar_update_needs_few_api_requests() {
     let updated = updated.await.unwrap();
     eprintln!("requests per decorated Pod: {:.2}", updated.requests_per_pod());
     assert!(updated.requests_per_pod() <= 7.0, "{:.2}", updated.requests_per_pod());
-    assert!(updated.rejected().is_empty(), "rejected writes: {:#?}", updated.rejected());
+    updated.ensure_none_rejected().unwrap();
     assert_eq!(uids(&pods(&cluster, "fleet").await), before);
 
     // An edit that changes no template creates no revision.

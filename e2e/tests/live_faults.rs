@@ -14,7 +14,8 @@ use podops_api::{collaset::CollaSet, lifecycle::LabelKind, well_known};
 use podops_e2e::{
     cluster::{OPERATORS, TestCluster, eventually, is_rolled_out, programs},
     process::Signal,
-    tenant::{BESIDE_ANOTHER, Tenant, Updates, collaset},
+    tenant::{Tenant, collaset},
+    updates::{BESIDE_ANOTHER, Updates},
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};

@@ -45,7 +45,7 @@ async fn a_collaset_lifetime_needs_few_api_requests() {
     let updated = web.update_in_place("nginx:2").await.unwrap();
     at_most("Pod writes to update in place, per Pod", updated.pod_writes_per_pod(), 6.1);
     at_most("requests to update in place, per Pod", updated.requests_per_pod(), 7.0);
-    assert!(updated.rejected().is_empty(), "rejected writes: {:#?}", updated.rejected());
+    updated.ensure_none_rejected().unwrap();
     assert_eq!(updated.no_op_writes(), 0, "no-op writes");
     assert_eq!(updated.max_status_writes_per_second("collasets"), 1);
     assert_eq!(uids_before, uids(&cluster).await);

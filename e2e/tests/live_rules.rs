@@ -78,7 +78,7 @@ async fn rollout_keeps_the_budget_with_few_writes() {
         updated.requests_per_pod(),
         updated.duration,
     );
-    assert!(updated.rejected().is_empty(), "rejected writes: {:#?}", updated.rejected());
+    updated.ensure_none_rejected().unwrap();
     assert!((1..=10).contains(&max_unavailable), "{max_unavailable} Pods unavailable");
     assert!(updated.pod_writes_per_pod() <= 7.2, "{}", updated.pod_writes_per_pod());
     assert!(updated.requests_per_pod() <= 8.5, "{}", updated.requests_per_pod());

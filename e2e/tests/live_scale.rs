@@ -22,7 +22,8 @@ use podops_api::{
 use podops_e2e::{
     cluster::{OPERATORS, TestCluster, app, eventually, memory_limit_mebibytes, programs},
     measure::Process,
-    tenant::{ALONE, Tenant, Updates},
+    tenant::Tenant,
+    updates::{ALONE, Updates},
 };
 use serde_json::{Value, json};
 

@@ -26,8 +26,11 @@ const SETS: [(&str, &str); 3] =
     [("in-place", "InPlaceIfPossible"), ("recreate", "Recreate"), ("replace", "Replace")];
 /// Number of Pods of each CollaSet.
 const PODS: i32 = 8;
-/// Number of Pods of the CollaSets that update or recreate Pods that may be unavailable.
+/// Number of Pods of the CollaSets that update or recreate Pods that may be unavailable: one more than
+/// those that are held.
 const BUDGET: usize = 3;
+/// Finalizer of a program that acknowledges no end of traffic.
+const HOLD: &str = "prot.podopslifecycle.kusionstack.io/hold";
 
 /// Manifests and programs of a version.
 struct Version {
@@ -82,8 +85,13 @@ async fn count(cluster: &TestCluster, image_name: &str) -> (usize, bool) {
 }
 
 /// Starts rollouts, replaces the version while they are in progress, and waits until they are complete.
+/// One Pod of each CollaSet waits for its traffic to end meanwhile, however fast the others are updated.
 async fn replace_during_rollouts(cluster: &mut TestCluster, version: &Version, image_name: &str) {
+    let mut held = Vec::new();
     for (set, _) in SETS {
+        let name = cluster.pods_of(set).await.unwrap()[0].name_any();
+        cluster.patch_pod_metadata(&name, json!({ "finalizers": [HOLD] })).await.unwrap();
+        held.push(name);
         cluster.set_image(set, image_name).await.unwrap();
     }
     let some_updated = async || Ok(count(cluster, image_name).await.0 > SETS.len());
@@ -93,6 +101,9 @@ async fn replace_during_rollouts(cluster: &mut TestCluster, version: &Version, i
     let (updated, is_idle) = count(cluster, image_name).await;
     let all = SETS.len() * usize::try_from(PODS).unwrap();
     assert!(updated < all && !is_idle, "{updated} of {all} are updated: the rollouts are over");
+    for name in &held {
+        cluster.patch_pod_metadata(name, json!({ "finalizers": null })).await.unwrap();
+    }
     for (set, _) in SETS {
         cluster.wait_until_rolled_out(set, PODS, TIMEOUT).await.unwrap();
     }
@@ -117,7 +128,7 @@ async fn versions_are_replaced_during_rollouts() {
             "metadata": { "labels": { "app": set, TEAM: team } },
             "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "web", "image": "nginx:0" }] },
         });
-        // Slow enough to be in progress while five operators are replaced.
+        // Slow enough that other Pods are updated, too, while five operators are replaced.
         let strategy = json!({ "podUpgradePolicy": policy, "operationDelaySeconds": 2 });
         let spec = json!({ "template": template, "updateStrategy": strategy });
         cluster.create_and_wait(set, PODS, &spec).await.unwrap();

@@ -22,7 +22,8 @@ use podops_api::{condition, lifecycle::LabelKind, transition_rule::PodTransition
 use podops_e2e::{
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, image, programs},
     process::Signal,
-    tenant::{BESIDE_ANOTHER, Tenant, Updates},
+    tenant::Tenant,
+    updates::{BESIDE_ANOTHER, Updates},
 };
 use serde_json::{Value, json};
 use tokio::{

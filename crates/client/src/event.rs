@@ -11,19 +11,28 @@ pub struct EventReason {
     pub objects: &'static str,
     /// When it is published, and what to do about it if something has to be done.
     pub meaning: &'static str,
+    /// True if events of this reason are published for few objects of a namespace in a minute, because it
+    /// may apply to thousands at once.
+    pub is_limited: bool,
 }
 
 impl EventReason {
     /// Declares a reason of events of type Normal.
     #[must_use]
     pub const fn normal(name: &'static str, objects: &'static str, meaning: &'static str) -> Self {
-        Self { name, severity: Severity::Normal, objects, meaning }
+        Self { name, severity: Severity::Normal, objects, meaning, is_limited: false }
     }
 
     /// Declares a reason of events of type Warning.
     #[must_use]
     pub const fn warning(name: &'static str, objects: &'static str, meaning: &'static str) -> Self {
-        Self { name, severity: Severity::Warning, objects, meaning }
+        Self { name, severity: Severity::Warning, objects, meaning, is_limited: false }
+    }
+
+    /// Limits the number of events of this reason in a namespace.
+    #[must_use]
+    pub const fn limited(self) -> Self {
+        Self { is_limited: true, ..self }
     }
 
     /// An event of this reason. A message that is too long for the API server is shortened.

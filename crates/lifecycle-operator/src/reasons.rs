@@ -45,8 +45,9 @@ pub const SERVICE_NOT_CONTROLLED: EventReason = EventReason::warning(
 pub const WAITING_FOR_TRAFFIC: EventReason = EventReason::warning(
     "WaitingForTraffic",
     POD,
-    "An operation on the Pod has waited for a minute for the end of its traffic, or for its traffic to return. Check the controller of the Service or finalizer that the message names. Published for ten Pods of a namespace in a minute.",
-);
+    "An operation on the Pod has waited for a minute for the end of its traffic, or for its traffic to return. Check the controller of the Service or finalizer that the message names. Published for at most ten Pods of a namespace in a minute.",
+)
+.limited();
 /// The API server rejects a write.
 pub const WRITE_REJECTED: EventReason = EventReason::warning(
     "WriteRejected",

@@ -19,10 +19,6 @@ use crate::{
     view::{Observed, PodView, RuleView},
 };
 
-/// Maximum number of Pods of a namespace whose wait is reported by one reconcile, which waits for the
-/// API server to accept each event.
-const WAITING_MAX: usize = 10;
-
 /// Event and the object that it is about.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TargetedEvent {
@@ -59,7 +55,7 @@ pub fn events(namespace: &str, observed: &Observed, plan: &Plan) -> Vec<Targeted
     let annotations =
         observed.pods.iter().filter_map(|pod| invalid_break_glass(namespace, observed, pod));
     let waiting = plan.pods.iter().filter_map(|change| waiting_for_rule(namespace, change));
-    rules.chain(overrides).chain(annotations).chain(waiting.take(WAITING_MAX)).collect()
+    rules.chain(overrides).chain(annotations).chain(waiting).collect()
 }
 
 /// Event on a Pod that has waited for so long that its annotation has the start of the wait from now on.

@@ -38,8 +38,9 @@ pub const BREAK_GLASS_INVALID: EventReason = EventReason::warning(
 pub const WAITING_FOR_RULE: EventReason = EventReason::warning(
     "WaitingForRule",
     POD,
-    "An operation on the Pod has waited for a minute for the rules that the message names, with their reasons. Published for ten Pods of a namespace at a time.",
-);
+    "An operation on the Pod has waited for a minute for the rules that the message names, with their reasons. Published for at most ten Pods of a namespace in a minute.",
+)
+.limited();
 
 /// All event reasons.
 pub const EVENTS: [&EventReason; 5] = [

@@ -13,7 +13,8 @@ use kube::{ResourceExt as _, api::DeleteParams};
 use podops_e2e::{
     balancers::free_address,
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, programs},
-    tenant::{ALONE, Tenant, Updates},
+    tenant::Tenant,
+    updates::{ALONE, Updates},
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet};

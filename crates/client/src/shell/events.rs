@@ -2,9 +2,11 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    num::NonZeroU32,
     time::{Duration, Instant},
 };
 
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Client,
@@ -23,6 +25,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of published events above which old ones are forgotten.
 const CAPACITY: usize = 1024;
+/// Number of events of a limited reason that are published in a namespace in a minute.
+const LIMIT: Quota = Quota::per_minute(NonZeroU32::new(10).unwrap());
 
 /// UID of an object and reason of an event on it.
 type Subject = (String, &'static str);
@@ -50,6 +54,8 @@ pub struct Events {
     /// Minimum interval between events with the same reason and different messages.
     min_interval: Duration,
     published: Mutex<BTreeMap<Subject, Recent>>,
+    /// Permits events of limited reasons, by namespace and reason.
+    limits: DefaultKeyedRateLimiter<(String, &'static str)>,
 }
 
 impl Events {
@@ -57,7 +63,13 @@ impl Events {
     #[must_use]
     pub fn new(client: Client, controller: &'static str) -> Self {
         let reporter = Reporter { controller: controller.to_owned(), instance: None };
-        Self { client, reporter, min_interval: Duration::ZERO, published: Mutex::default() }
+        Self {
+            client,
+            reporter,
+            min_interval: Duration::ZERO,
+            published: Mutex::default(),
+            limits: RateLimiter::keyed(LIMIT),
+        }
     }
 
     /// Sets the minimum interval between events of one reason whose messages differ.
@@ -66,11 +78,10 @@ impl Events {
         Self { min_interval, ..self }
     }
 
-    /// Publishes an event on an object, unless the same was published recently. Errors are only
-    /// logged, because nothing depends on events.
+    /// Publishes an event on an object, unless the same was published recently, or its reason is limited
+    /// and too many were. Errors are only logged, because nothing depends on events.
     pub async fn publish(&self, object: &ObjectReference, event: &ObjectEvent) {
-        let due = self.due(object.uid.as_deref().unwrap_or_default(), event);
-        let Some(recorder) = due else { return };
+        let Some(recorder) = self.due(object, event) else { return };
         let reason = event.reason.name;
         let type_ = match event.reason.severity {
             Severity::Normal => EventType::Normal,
@@ -96,14 +107,15 @@ impl Events {
         }
     }
 
-    /// Returns what publishes an event, unless the same was published recently.
-    fn due(&self, uid: &str, event: &ObjectEvent) -> Option<Recorder> {
+    /// Returns what publishes an event; `None` if it must not be published now.
+    fn due(&self, object: &ObjectReference, event: &ObjectEvent) -> Option<Recorder> {
         let mut published = self.published.lock();
         if published.len() > CAPACITY {
             let is_recent = |last: &Published| last.at.elapsed() < REPEAT_AFTER;
             published.retain(|_, recent| recent.front().is_some_and(is_recent));
         }
-        let recent = published.entry((uid.to_owned(), event.reason.name)).or_default();
+        let uid = object.uid.clone().unwrap_or_default();
+        let recent = published.entry((uid, event.reason.name)).or_default();
         if let Some(last) = recent.front() {
             let suppressed_for = match last.message == event.message {
                 true if last.failed => RETRY_AFTER,
@@ -113,6 +125,10 @@ impl Events {
             if last.at.elapsed() < suppressed_for {
                 return None;
             }
+        }
+        // A repetition that is suppressed takes nothing from the limit.
+        if event.reason.is_limited && !self.is_permitted(object, event) {
+            return None;
         }
         // A message that alternates with others is added to its own Event.
         let known = recent.iter().position(|known| known.message == event.message);
@@ -124,6 +140,15 @@ impl Events {
         recent.push_front(Published { message, at, failed: false, recorder: recorder.clone() });
         recent.truncate(MESSAGES);
         Some(recorder)
+    }
+
+    /// Returns true, and counts the event, if the limit of its reason permits it.
+    fn is_permitted(&self, object: &ObjectReference, event: &ObjectEvent) -> bool {
+        if self.limits.len() > CAPACITY {
+            self.limits.retain_recent();
+        }
+        let namespace = object.namespace.clone().unwrap_or_default();
+        self.limits.check_key(&(namespace, event.reason.name)).is_ok()
     }
 }
 
@@ -138,6 +163,8 @@ mod tests {
     use crate::event::EventReason;
 
     static UPDATING: EventReason = EventReason::normal("Updating", "CollaSet", "for a test");
+
+    static WAITING: EventReason = EventReason::warning("Waiting", "Pod", "for a test").limited();
 
     type Written = Arc<Mutex<Vec<(http::Method, Value)>>>;
 
@@ -175,5 +202,30 @@ mod tests {
             ("PATCH", "updating to web-1"),
         ];
         assert_eq!(notes, expected, "a repetition is suppressed; one that alternates is counted");
+    }
+
+    #[tokio::test]
+    async fn limited_reasons_are_published_for_few_objects() {
+        let (events, written) = publisher();
+        let pod = |namespace: &str, name: String| ObjectReference {
+            namespace: Some(namespace.to_owned()),
+            uid: Some(name),
+            ..ObjectReference::default()
+        };
+        // Repetitions take nothing from the limit of the namespace.
+        for _ in 0..20 {
+            events.publish(&pod("a", "0".to_owned()), &WAITING.with("for a rule")).await;
+        }
+        for n in 0..20 {
+            events.publish(&pod("a", n.to_string()), &WAITING.with("for a rule")).await;
+        }
+        assert_eq!(written.lock().len(), 10);
+        events.publish(&pod("b", "0".to_owned()), &WAITING.with("for a rule")).await;
+        events.publish(&pod("a", "20".to_owned()), &UPDATING.with("updating")).await;
+        assert_eq!(
+            written.lock().len(),
+            12,
+            "other namespaces and reasons have limits of their own"
+        );
     }
 }

@@ -1,10 +1,9 @@
 //! The Pod controller: observes a Pod, plans, applies the write and reports invalid Pods in events.
 
-use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use clap::Args;
 use futures::{StreamExt as _, stream};
-use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use jiff::Timestamp;
 use kube::{
     Resource as _,
@@ -49,18 +48,13 @@ use crate::{
     graceful_deletion::decision::DeletionPolicy,
     measurements::{Measurements, in_progress, measure},
     observe::{SlimPod, SlimService, trim, trim_service},
-    plan::{self, Plan, TrafficWait},
+    plan::{self, Plan},
     pod::PodView,
     reasons, render, traces,
 };
 
 /// Number of recorded writes above which those already observed in the cache are dropped.
 const LAST_WRITES_MAX: usize = 4096;
-/// Number of Pods of a namespace whose wait for traffic is reported in a minute: a load balancer may take
-/// longer for each of thousands.
-const TRAFFIC_EVENTS: Quota = Quota::per_minute(NonZeroU32::new(10).unwrap());
-/// Number of namespaces above which limits of events that are not in use are dropped.
-const LIMITED_NAMESPACES_MAX: usize = 1024;
 
 /// Command-line arguments specific to this operator.
 #[derive(Args, Clone, Debug, Default)]
@@ -103,8 +97,6 @@ struct Context {
     store: Store<SlimPod>,
     metrics: Metrics,
     traces: Traces,
-    /// Permits events on Pods that wait for traffic, by namespace.
-    traffic_events: DefaultKeyedRateLimiter<String>,
 }
 
 /// Adds the operator's tasks to its process.
@@ -129,7 +121,6 @@ pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(),
         store: store.clone(),
         metrics: Metrics::register(&operator.registry)?,
         traces: process.traces.clone(),
-        traffic_events: RateLimiter::keyed(TRAFFIC_EVENTS),
     });
 
     let deletion_webhook = DeletionWebhook {
@@ -342,19 +333,10 @@ impl Context {
             self.publish(pod, reasons::OPERATION_INCOMPLETE.with(message)).await;
         }
         for wait in &plan.traffic_waits {
-            self.report_traffic_wait(pod, wait).await;
+            self.publish(pod, reasons::WAITING_FOR_TRAFFIC.with(&wait.message)).await;
         }
         if let Err(error) = &view.expected_finalizers {
             self.publish(pod, reasons::AVAILABLE_CONDITIONS_INVALID.with(error.to_string())).await;
-        }
-    }
-
-    async fn report_traffic_wait(&self, pod: &SlimPod, wait: &TrafficWait) {
-        if self.traffic_events.len() > LIMITED_NAMESPACES_MAX {
-            self.traffic_events.retain_recent();
-        }
-        if self.traffic_events.check_key(&ObjectKey::of(pod).namespace).is_ok() {
-            self.publish(pod, reasons::WAITING_FOR_TRAFFIC.with(&wait.message)).await;
         }
     }
 
@@ -413,7 +395,6 @@ mod tests {
             store: reflector::store().0,
             metrics: Metrics::register(&registry).unwrap(),
             traces: Traces::default(),
-            traffic_events: RateLimiter::keyed(TRAFFIC_EVENTS),
         });
         let mut reconciles = Vec::new();
         // The kubelet wrote version 6 before the operator wrote version 7, so its event arrives
