@@ -469,6 +469,10 @@ async fn commands_change_and_show_a_rollout() {
     assert_eq!(unknown, "Error: collaset/wbe does not exist in namespace default");
     let elsewhere = error(&cluster, &["status", "web", "--namespace", "kube-system"]);
     assert_eq!(elsewhere, "Error: collaset/web does not exist in namespace kube-system");
+    let unchanged = error(&cluster, &["rollout", "pause", "web", "--namespace", "kube-system"]);
+    assert_eq!(unchanged, elsewhere);
+    let nowhere = error(&cluster, &["top", "--namespace", "nowhere"]);
+    assert_eq!(nowhere, "Error: namespace nowhere does not exist");
     let container = error(&cluster, &["rollout", "set-image", "web", "db=x"]);
     assert_eq!(container, "Error: collaset/web has no container db; its containers are web");
     let step = error(&cluster, &["rollout", "approve", "web"]);
@@ -504,15 +508,25 @@ async fn assert_missing_permission_is_named(cluster: &TestCluster) {
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success(), "{arguments:?}");
         assert_eq!(error.lines().count(), 1, "one line: {error}");
-        assert!(error.contains("is forbidden"), "{arguments:?}: {error}");
+        assert_eq!(error.matches("is forbidden").count(), 1, "{arguments:?}: {error}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_without_podops_is_named() {
     let cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
-    for arguments in [["explain", "collaset/web"], ["get", "web"], ["status", "web"]] {
-        let error = error(&cluster, &arguments);
+    let commands: [&[&str]; 8] = [
+        &["explain", "collaset/web"],
+        &["get", "web"],
+        &["status", "web"],
+        &["rollout", "pause", "web"],
+        &["rollout", "restart", "web"],
+        &["rollout", "set-partition", "web", "1"],
+        &["top"],
+        &["top", "--watch"],
+    ];
+    for command in commands {
+        let error = error(&cluster, command);
         assert!(error.starts_with("Error: the cluster has no CollaSets; install"), "{error}");
     }
 }
@@ -579,6 +593,34 @@ async fn commands_change_pods_and_drain_nodes() {
     assert!(pods.iter().all(|pod| node_of(pod).as_ref() != Some(&node)));
     let script = output(&cluster, &["completion", "bash"]);
     assert!(script.contains("uninstall"), "{script}");
+    assert_blocked_drain_is_explained(&cluster).await;
+}
+
+/// A drain that a budget blocks reports it while it waits, and ends in time.
+async fn assert_blocked_drain_is_explained(cluster: &TestCluster) {
+    let guarded = json!({
+        "metadata": { "name": "guarded", "labels": { "app": "guarded" } },
+        "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
+    });
+    let guarded: Pod = serde_json::from_value(guarded).unwrap();
+    cluster.pods().create(&PostParams::default(), &guarded).await.unwrap();
+    let budget = ["create", "pdb", "guarded", "--selector=app=guarded", "--max-unavailable=0"];
+    cluster.plane.kubectl(&budget).await.unwrap();
+    let is_ready = |pod: &Pod| {
+        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+    };
+    cluster.wait_for_pod("guarded", is_ready).await.unwrap();
+    let node = cluster.pods().get("guarded").await.unwrap().spec.unwrap().node_name.unwrap();
+    let started = Instant::now();
+    let drained = podops(cluster, &["drain", &node, "--force", "--timeout", "15"]);
+    let elapsed = started.elapsed();
+    let why = "among them pod/guarded of namespace default: Cannot evict pod";
+    let (printed, error) = (drained.stdout, String::from_utf8(drained.stderr).unwrap());
+    let printed = String::from_utf8(printed).unwrap();
+    assert!(printed.contains(why), "{printed}");
+    assert!(error.starts_with("Error: timed out; ") && error.contains(why), "{error}");
+    assert!(elapsed < Duration::from_secs(45), "{elapsed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -646,21 +688,30 @@ fn local_error(arguments: &[&str], kubeconfig: &str) -> String {
     error.trim_end().to_owned()
 }
 
+/// A kubeconfig with one cluster.
+fn kubeconfig_of(server: &str) -> tempfile::NamedTempFile {
+    let kubeconfig = tempfile::NamedTempFile::new().unwrap();
+    let config = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+         clusters: [{{ name: c, cluster: {{ server: \"{server}\" }} }}]\n\
+         users: [{{ name: c, user: {{}} }}]\n\
+         contexts: [{{ name: c, context: {{ cluster: c, user: c }} }}]\n"
+    );
+    std::fs::write(kubeconfig.path(), config).unwrap();
+    kubeconfig
+}
+
 #[test]
 fn bad_input_is_an_error_in_one_line() {
     let missing = local_error(&["get", "web"], "/nonexistent");
     assert!(missing.starts_with("Error: no cluster: "), "{missing}");
-    let kubeconfig = tempfile::NamedTempFile::new().unwrap();
     // Nothing listens there.
-    let config = "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
-                  clusters: [{ name: c, cluster: { server: \"http://127.0.0.1:1\" } }]\n\
-                  users: [{ name: c, user: {} }]\n\
-                  contexts: [{ name: c, context: { cluster: c, user: c } }]\n";
-    std::fs::write(kubeconfig.path(), config).unwrap();
+    let kubeconfig = kubeconfig_of("http://127.0.0.1:1");
     let kubeconfig = kubeconfig.path().to_str().unwrap();
     for arguments in [&["get", "web"][..], &["check"], &["explain", "pod/web-1"], &["top"]] {
         let refused = local_error(arguments, kubeconfig);
-        assert!(refused.contains("Connection refused"), "{refused}");
+        let server = "Error: no cluster: http://127.0.0.1:1/ cannot be reached: ";
+        assert!(refused.starts_with(server) && refused.contains("Connection refused"), "{refused}");
     }
     let context = local_error(&["get", "web", "--context", "other"], kubeconfig);
     assert!(context.starts_with("Error: no cluster: "), "{context}");
@@ -670,12 +721,23 @@ fn bad_input_is_an_error_in_one_line() {
         (&["get", "web", "--wide"], "unexpected argument '--wide' found"),
         (&["explain", "volume/web"], "volume/web"),
         (&["status", "web", "--timeout", "soon"], "'soon'"),
+        (&["status", "web", "--timeout", "18446744073709551615"], "is no number of seconds"),
     ];
     for (arguments, expected) in cases {
         let usage = local_error(arguments, kubeconfig);
         assert!(usage.contains(expected), "{usage}");
         assert!(usage.ends_with("; see --help"), "{usage}");
     }
+}
+
+#[test]
+fn a_server_that_never_answers_is_named() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = format!("http://{}/", silent.local_addr().unwrap());
+    let kubeconfig = kubeconfig_of(&server);
+    let error = local_error(&["get", "web"], kubeconfig.path().to_str().unwrap());
+    let expected = format!("Error: no cluster: {server} does not answer within 30s");
+    assert!(error.starts_with(&expected), "{error}");
 }
 
 /// The lines of a tree fit into a narrow terminal.

@@ -1,9 +1,12 @@
 //! Errors of the command lines: one line each, and an exit status.
 
 use std::{
+    error::Error,
     io::{self, Write as _},
     process::ExitCode,
 };
+
+use kube::core::Status;
 
 /// Exit status of a command line that cannot be parsed, as clap defines it.
 const USAGE: u8 = 2;
@@ -13,8 +16,13 @@ const USAGE: u8 = 2;
 #[must_use]
 pub fn usage_status(error: &clap::Error, advice: &str) -> ExitCode {
     if !error.use_stderr() {
-        drop(error.print());
-        return ExitCode::SUCCESS;
+        return match error.print() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                report(&error.into());
+                ExitCode::FAILURE
+            }
+        };
     }
     let text = error.to_string();
     // What follows is a hint and the usage.
@@ -44,19 +52,58 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
+/// Precedes the answer of the API server in the text of an error that it caused, which follows in the chain.
+const ANSWER: &str = ": ApiError: ";
+
 /// The error and its causes in one line, without repetitions.
 fn one_line(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
         // The API server's message, without the fields of its status.
-        let text = match cause.downcast_ref::<kube::Error>() {
-            Some(kube::Error::Api(status)) => status.message.clone(),
-            Some(_) | None => cause.to_string(),
+        let text = match (cause.downcast_ref::<kube::Error>(), status(cause)) {
+            (Some(kube::Error::Api(status)), _) => status.message.clone(),
+            (_, Some(status)) => status.message.clone(),
+            (Some(_) | None, None) => cause.to_string(),
         };
-        let text = text.replace('\n', " ");
+        let text = text.split(ANSWER).next().unwrap_or_default().replace(['\r', '\n'], " ");
         if !parts.iter().any(|part| part.contains(&text)) {
             parts.push(text);
         }
     }
     parts.join(": ")
+}
+
+/// Returns the answer of the API server that is this cause.
+fn status<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a Status> {
+    let boxed = || cause.downcast_ref::<Box<Status>>().map(|status| &**status);
+    cause.downcast_ref::<Status>().or_else(boxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(code: u16, message: &str, reason: &str) -> kube::Error {
+        kube::Error::Api(Box::new(Status::failure(message, reason).with_code(code)))
+    }
+
+    #[test]
+    fn an_answer_of_the_api_server_is_printed_once() {
+        let forbidden = || answer(403, "pods is forbidden: no", "Forbidden");
+        let listed = anyhow::Error::new(forbidden()).context("cannot list the Pods");
+        assert_eq!(one_line(&listed), "cannot list the Pods: pods is forbidden: no");
+        let missing = anyhow::Error::new(answer(404, "404 page not found", "Failed to parse"));
+        assert_eq!(one_line(&missing), "404 page not found");
+        // As the errors of watches are.
+        let watch = format!("failed to start watching object: {}", forbidden());
+        let watched = anyhow::Error::new(forbidden()).context(watch);
+        let expected = "failed to start watching object: pods is forbidden: no";
+        assert_eq!(one_line(&watched), expected);
+    }
+
+    #[test]
+    fn an_error_of_several_lines_is_printed_in_one() {
+        let error = anyhow::anyhow!("b\r\nc").context("a");
+        assert_eq!(one_line(&error), "a: b  c");
+    }
 }

@@ -58,7 +58,7 @@ pub struct InvalidAnnotation<E: Error + 'static> {
 /// Fields of an employer that planning needs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SlimEmployer {
-    /// Metadata; annotations of other controllers have no values.
+    /// Metadata, without the annotations of other controllers.
     pub metadata: ObjectMeta,
     /// Kind.
     #[serde(skip)]
@@ -114,12 +114,8 @@ impl SlimEmployer {
         let mut metadata = object.metadata;
         metadata.owner_references = None;
         if let Some(annotations) = &mut metadata.annotations {
-            // Keys stay, because a JSON patch must know whether the map exists.
-            for (_, value) in
-                annotations.iter_mut().filter(|(key, _)| !key.starts_with(ANNOTATIONS))
-            {
-                value.clear();
-            }
+            // The map stays, because a JSON patch must know whether it exists.
+            annotations.retain(|key, _| key.starts_with(ANNOTATIONS));
         }
         let (pod_selector, error) = match kind.read_selector(&object.data) {
             Ok(selector) => (selector, None),

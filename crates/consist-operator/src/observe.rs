@@ -30,7 +30,7 @@ const EMPLOYER: &str = "podops.employer";
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
 pub struct SlimPod {
-    /// Metadata; other controllers' annotations have no values.
+    /// Metadata, without the annotations of other controllers.
     pub metadata: ObjectMeta,
     #[serde(default)]
     status: PodStatus,
@@ -86,12 +86,8 @@ impl SlimSlice {
 pub fn trim_pod(pod: &mut SlimPod) {
     (pod.metadata.owner_references, pod.metadata.generate_name) = (None, None);
     if let Some(annotations) = &mut pod.metadata.annotations {
-        // Keys stay, because a JSON patch must know whether the map exists.
-        for (key, value) in annotations {
-            if key != well_known::AVAILABLE_CONDITIONS && !is_annotation(key) {
-                value.clear();
-            }
-        }
+        // The map stays, because a JSON patch must know whether it exists.
+        annotations.retain(|key, _| key == well_known::AVAILABLE_CONDITIONS || is_annotation(key));
     }
     if let Some(conditions) = &mut pod.status.conditions {
         conditions.retain(|condition| {

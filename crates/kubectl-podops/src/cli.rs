@@ -320,9 +320,10 @@ fn container_image(text: &str) -> Result<ContainerImage, InvalidArgument> {
 }
 
 fn seconds(text: &str) -> Result<Duration, InvalidArgument> {
-    let number = text.strip_suffix('s').unwrap_or(text).parse();
+    // A deadline in more seconds may not exist.
+    let number = text.strip_suffix('s').unwrap_or(text).parse::<u32>();
     let invalid = |_| InvalidArgument(format!("{text} is no number of seconds"));
-    number.map(Duration::from_secs).map_err(invalid)
+    number.map(|number| Duration::from_secs(number.into())).map_err(invalid)
 }
 
 /// What is to run in the cluster.

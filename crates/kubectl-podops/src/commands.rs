@@ -20,7 +20,7 @@ use anyhow::{Context as _, anyhow, bail};
 use futures::StreamExt as _;
 use k8s_openapi::api::{
     apps::v1::ControllerRevision,
-    core::v1::{Node, Pod},
+    core::v1::{Namespace, Node, Pod},
 };
 use kube::{
     Api, ResourceExt,
@@ -51,6 +51,10 @@ const MANAGER: &str = "kubectl-podops";
 /// Status of a request for something that does not exist.
 const NOT_FOUND: u16 = 404;
 
+/// Error of a command that needs CollaSets.
+const NO_COLLASETS: &str = "the cluster has no CollaSets; install the CustomResourceDefinitions of Podops, \
+                            or see kubectl podops check";
+
 /// Returns whether the server knows no such kind; an object that does not exist has a name.
 fn is_not_served(status: &Status) -> bool {
     let names_an_object = status.details.as_ref().is_some_and(|details| !details.name.is_empty());
@@ -64,15 +68,32 @@ impl Session {
 
     async fn set(&self, name: &str) -> anyhow::Result<CollaSet> {
         match self.sets().get(name).await {
-            Err(kube::Error::Api(status)) if is_not_served(&status) => bail!(
-                "the cluster has no CollaSets; install the CustomResourceDefinitions of Podops, \
-                 or see kubectl podops check"
-            ),
+            Err(kube::Error::Api(status)) if is_not_served(&status) => bail!(NO_COLLASETS),
             Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {
                 bail!("collaset/{name} does not exist in namespace {}", self.namespace)
             }
             found => found.context("cannot read the CollaSet"),
         }
+    }
+
+    /// Checks that the namespace may contain CollaSets.
+    ///
+    /// # Errors
+    ///
+    /// If the cluster has no CollaSets, or the namespace does not exist.
+    async fn check_namespace(&self) -> anyhow::Result<()> {
+        let listed = self.sets().list(&ListParams::default().limit(1)).await;
+        if let Err(kube::Error::Api(status)) = listed
+            && is_not_served(&status)
+        {
+            bail!(NO_COLLASETS);
+        }
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        // Not every user may read it.
+        if let Ok(None) = namespaces.get_opt(&self.namespace).await {
+            bail!("namespace {} does not exist", self.namespace);
+        }
+        Ok(())
     }
 
     async fn facts(&self) -> anyhow::Result<kubectl_podops::explain::Facts> {
@@ -181,12 +202,16 @@ pub(crate) async fn rollout(session: &Session, command: Rollout) -> anyhow::Resu
             let done = format!("returns to revision {} ({})", revision.number, revision.name);
             (set, json_patch(rollout::undo(revision))?, done)
         }
-        Rollout::Pause { set } => (set, Patch::Merge(rollout::pause()), "paused".to_owned()),
+        Rollout::Pause { set } => {
+            session.set(&set).await?;
+            (set, Patch::Merge(rollout::pause()), "paused".to_owned())
+        }
         Rollout::Resume { set } => {
             let patch = rollout::resume(&session.set(&set).await?);
             (set, Patch::Merge(patch), "resumed".to_owned())
         }
         Rollout::Restart { set } => {
+            session.set(&set).await?;
             (set, Patch::Merge(rollout::restart(clock::now())), "restarts".to_owned())
         }
         Rollout::Approve { set } => {
@@ -198,6 +223,7 @@ pub(crate) async fn rollout(session: &Session, command: Rollout) -> anyhow::Resu
             (set, json_patch(patch)?, format!("image of {container} set to {image}"))
         }
         Rollout::SetPartition { set, partition } => {
+            session.set(&set).await?;
             (set, Patch::Merge(rollout::set_partition(&partition)), "partition set".to_owned())
         }
     };

@@ -1,8 +1,14 @@
 //! The cluster and namespace that commands are about.
 
-use anyhow::Context as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
 use kube::{Client, Config, config::KubeConfigOptions};
 use kubectl_podops::cli::Connection;
+use tokio::time::timeout;
+
+/// Time in which the API server must answer the first request.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// A client, and the namespace that commands are about.
 pub(crate) struct Session {
@@ -11,11 +17,11 @@ pub(crate) struct Session {
     pub(crate) operator_namespace: String,
 }
 
-/// Reads the kubeconfig.
+/// Reads the kubeconfig, and checks that the API server answers.
 ///
 /// # Errors
 ///
-/// If it cannot be read.
+/// If it cannot be read, or the API server cannot be reached or does not answer.
 pub(crate) async fn connect(connection: Connection) -> anyhow::Result<Session> {
     let Connection { context, namespace, operator_namespace } = connection;
     let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
@@ -23,7 +29,22 @@ pub(crate) async fn connect(connection: Connection) -> anyhow::Result<Session> {
         None => Config::infer().await.map_err(anyhow::Error::from),
         Some(_) => Config::from_kubeconfig(&options).await.map_err(anyhow::Error::from),
     };
-    let config = config.context("no cluster: the kubeconfig cannot be read")?;
+    let mut config = config.context("no cluster: the kubeconfig cannot be read")?;
+    // The client's own retries take minutes without a word, and the drain repeats what is rejected by itself.
+    config.default_retry = false;
     let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
-    Ok(Session { client: Client::try_from(config)?, namespace, operator_namespace })
+    let server = config.cluster_url.clone();
+    let client = Client::try_from(config)?;
+    match timeout(ANSWER_WITHIN, client.apiserver_version()).await {
+        // It may answer that the user may not read its version.
+        Ok(Ok(_) | Err(kube::Error::Api(_))) => {}
+        Ok(Err(error)) => {
+            return Err(error).with_context(|| format!("no cluster: {server} cannot be reached"));
+        }
+        Err(_) => bail!(
+            "no cluster: {server} does not answer within {}s; see kubectl cluster-info",
+            ANSWER_WITHIN.as_secs()
+        ),
+    }
+    Ok(Session { client, namespace, operator_namespace })
 }

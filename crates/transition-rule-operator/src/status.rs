@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
     condition::{self, Readiness},
     ids::PodName,
-    transition_rule::{Detail, PodTransitionRuleStatus},
+    transition_rule::{Detail, PodTransitionRuleStatus, RuleState, TaskInfo},
 };
 use podops_client::status_throttle::StatusChange;
 
@@ -20,13 +20,17 @@ mod throttle;
 pub use throttle::{DueStatuses, StatusThrottles};
 
 /// Maximum number of entries in `status.details`. The whole object stays below 1 MiB, of the 1.5 MiB
-/// that the API server accepts: details, targets, and at most
+/// that the API server accepts: details, targets, tasks of webhook rules, and at most
 /// [`RESERVATIONS_MAX`](crate::plan::RESERVATIONS_MAX) reservations.
 const DETAILS_MAX: usize = 1000;
 /// Maximum size of `status.details`, in bytes.
 const DETAILS_BYTES_MAX: usize = 256 << 10;
 /// Maximum size of `status.targets`, in bytes.
 const TARGETS_BYTES_MAX: usize = 128 << 10;
+/// Maximum size of `status.ruleStates`, in bytes, except for the names of the rules.
+const TASKS_BYTES_MAX: usize = 128 << 10;
+/// Size of a task without its texts, in bytes.
+const TASK_BYTES: usize = 192;
 
 /// New status of a PodTransitionRule.
 #[derive(Clone, Debug)]
@@ -114,7 +118,7 @@ pub fn status(
         pods: Some(decision.counts),
         targets: targets(&decision.targets),
         details: details(&decision.details),
-        rule_states: decision.states.clone(),
+        rule_states: rule_states(&decision.states),
         reservations: decision.reservations.iter().cloned().collect(),
         pods_version: Some(pods_version.max(old_pods_version).to_string()),
     }
@@ -124,6 +128,27 @@ pub fn status(
 fn targets(all: &[PodName]) -> Vec<String> {
     let mut fits = size_limit(TARGETS_BYTES_MAX);
     all.iter().take_while(|name| fits(name.len() + 3)).map(ToString::to_string).collect()
+}
+
+/// Limits the tasks of webhook rules to [`TASKS_BYTES_MAX`]; those that have ended are omitted first. After a
+/// restart of the operator, the Pods of a running task that is omitted are part of another request.
+fn rule_states(all: &[RuleState]) -> Vec<RuleState> {
+    let mut states = all.to_vec();
+    let mut fits = size_limit(TASKS_BYTES_MAX);
+    let mut limit = |tasks: &mut Vec<TaskInfo>| tasks.retain(|task| fits(task_size(task)));
+    for webhook in states.iter_mut().filter_map(|state| state.webhook_status.as_mut()) {
+        limit(&mut webhook.task_states);
+    }
+    for webhook in states.iter_mut().filter_map(|state| state.webhook_status.as_mut()) {
+        limit(&mut webhook.history);
+    }
+    states
+}
+
+/// Approximate size of a task in JSON, in bytes.
+fn task_size(task: &TaskInfo) -> usize {
+    let names = task.processing.iter().chain(&task.approved).map(|name| name.len() + 3);
+    TASK_BYTES + task.task_id.len() + task.message.len() + names.sum::<usize>()
 }
 
 /// Returns a function that takes the size of each item in turn, and returns whether all of them stay
@@ -188,4 +213,44 @@ fn running_tasks(status: &PodTransitionRuleStatus) -> Vec<(&str, &str)> {
     tasks
         .flat_map(|(name, w)| w.task_states.iter().map(move |t| (name, t.task_id.as_str())))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use podops_api::transition_rule::WebhookStatus;
+
+    use super::*;
+
+    fn task(id: &str, pods: usize) -> TaskInfo {
+        TaskInfo {
+            task_id: id.to_owned(),
+            processing: (0..pods).map(|n| format!("{n:0>63}")).collect(),
+            begin_time: Some(Time(Timestamp::UNIX_EPOCH)),
+            last_time: Some(Time(Timestamp::UNIX_EPOCH)),
+            ..TaskInfo::default()
+        }
+    }
+
+    fn state(name: &str, running: &[TaskInfo], ended: &[TaskInfo]) -> RuleState {
+        let status = WebhookStatus { task_states: running.to_vec(), history: ended.to_vec() };
+        let webhook_status = Some(status);
+        RuleState { name: name.to_owned(), webhook_status, ..RuleState::default() }
+    }
+
+    #[test]
+    fn tasks_are_limited_and_those_that_ended_omitted_first() {
+        let few = [state("a", &[task("1", 500)], &[task("0", 500)]), state("b", &[], &[])];
+        assert_eq!(rule_states(&few), few);
+        let many: Vec<RuleState> =
+            (0..32).map(|n| state(&n.to_string(), &[task("1", 500)], &[task("0", 500)])).collect();
+        let limited = rule_states(&many);
+        assert!(serde_json::to_vec(&many).unwrap().len() > 2 << 20);
+        let size = serde_json::to_vec(&limited).unwrap().len();
+        assert!((100 << 10..140 << 10).contains(&size), "{size} bytes");
+        let webhooks: Vec<&WebhookStatus> =
+            limited.iter().flat_map(|state| &state.webhook_status).collect();
+        assert_eq!(webhooks.len(), 32);
+        assert_eq!(webhooks[0].task_states, many[0].webhook_status.as_ref().unwrap().task_states);
+        assert!(webhooks.iter().all(|webhook| webhook.history.is_empty()));
+    }
 }

@@ -26,6 +26,7 @@ use crate::{
     object_write::{Needs, ObjectWrite, record},
     plan::{self, Plan},
     reasons,
+    redaction::Redaction,
     schedule::InstanceChange,
     view::Observed,
 };
@@ -96,7 +97,9 @@ impl Access<'_> {
             }
             self.read(observed, &plan.needs).await;
             let writes = std::mem::take(&mut plan.writes);
-            let Written { events, end } = self.write(observed, writes, deadline).await;
+            let Written { mut events, end } = self.write(observed, writes, deadline).await;
+            // The API server names fields by the values of their keys.
+            Redaction::of(observed).apply_to_events(&mut events);
             attempted.events.extend(events);
             attempted.end = end;
             match end {

@@ -8,10 +8,12 @@ use crate::{
 };
 
 /// Operators without which objects of a kind wait, and for what.
-const REQUIRED: [(&str, &str, &str); 3] = [
+const REQUIRED: [(&str, &str, &str); 5] = [
     ("instance-operator", "Instance", "their plans do not run"),
     ("collaset-operator", "CollaSet", "CollaSets are neither created nor updated"),
     ("lifecycle-operator", "CollaSet", "operations on Pods do not proceed"),
+    ("operationjob-operator", "OperationJob", "they do not begin"),
+    ("transition-rule-operator", "PodTransitionRule", "their rules are not enforced"),
 ];
 
 /// Label with the version of a release.

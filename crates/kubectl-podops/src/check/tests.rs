@@ -168,6 +168,14 @@ fn operators_that_do_not_work_are_named() {
     let expected = "Error ClusterRoleBinding consist-operator: grants the ClusterRole consist-operator, \
                     which does not exist";
     assert_eq!(without_role, [expected]);
+    let unenforced = after(|installation| {
+        let rule = object("PodTransitionRule", json!({ "metadata": { "name": "web" } }));
+        installation.objects.push(rule);
+        installation.objects.retain(|object| object.name != "transition-rule-operator");
+        absent(installation, "transition-rule-operator");
+    });
+    let expected = "1 PodTransitionRules: their rules are not enforced";
+    assert!(unenforced.iter().any(|finding| finding.contains(expected)), "{unenforced:?}");
     let missing = after(|installation| {
         installation.objects.retain(|object| object.name != "collaset-operator");
         absent(installation, "collaset-operator");

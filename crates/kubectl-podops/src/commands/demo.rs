@@ -14,7 +14,7 @@ use podops_api::collaset::CollaSet;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::MANAGER;
+use super::{MANAGER, NO_COLLASETS, is_not_served};
 use crate::{output::print_line, screen::Screen, session::Session};
 
 /// Interval of redraws.
@@ -29,13 +29,13 @@ pub(crate) async fn demo(
 ) -> anyhow::Result<ExitCode> {
     let namespace = &session.namespace;
     let name = demo::NAME;
+    // Reports a missing permission, for which the live tree would wait.
+    session.facts().await?;
     heading(&format!("create collaset/{name} with {} Pods", demo.replicas))?;
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     let created = match session.sets().create(&params, &demo.set()?).await {
         Ok(created) => created,
-        Err(kube::Error::Api(status)) if is_missing_kind(&status) => {
-            bail!("the cluster has no CollaSets; see `kubectl podops check`")
-        }
+        Err(kube::Error::Api(status)) if is_not_served(&status) => bail!(NO_COLLASETS),
         Err(kube::Error::Api(status)) if status.is_already_exists() => {
             bail!("collaset/{name} exists in namespace {namespace}; delete it first")
         }
@@ -48,19 +48,14 @@ pub(crate) async fn demo(
         heading(&format!("kept: kubectl delete collaset {name} --namespace {namespace}"))?;
         return shown.map(|()| ExitCode::SUCCESS);
     }
-    heading(&format!("delete collaset/{name}"))?;
-    // Also after an error, which explains why it cannot be deleted, either.
+    // Also after an error, for example if the reader of the output has ended.
+    let announced = heading(&format!("delete collaset/{name}"));
     let deleted = delete(session, timeout).await;
-    shown.and(deleted).map(|()| ExitCode::SUCCESS)
+    shown.and(announced).and(deleted).map(|()| ExitCode::SUCCESS)
 }
 
 fn heading(text: &str) -> anyhow::Result<()> {
     print_line(&format!("\n==> {text}"))
-}
-
-/// The kind is not served, rather than an object missing.
-fn is_missing_kind(status: &kube::core::Status) -> bool {
-    status.code == 404 && status.details.as_ref().is_none_or(|details| details.name.is_empty())
 }
 
 /// Shows the creation and the rollout of each step.

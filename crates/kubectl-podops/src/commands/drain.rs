@@ -29,6 +29,8 @@ use crate::{output::print_line, session::Session};
 
 /// Interval of evictions that were rejected.
 const INTERVAL: Duration = Duration::from_secs(2);
+/// Interval in which the cause of a wait is printed, if it is another one.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Webhook configuration with which evictions wait for the lifecycle.
 const WEBHOOKS: &str = "podops-lifecycle-operator";
 /// Statuses of an eviction that is to be repeated: a budget or the lifecycle does not permit it yet.
@@ -53,9 +55,18 @@ pub(crate) async fn drain(
     print_line(&format!("node/{node} cordoned"))?;
     let mut waiting = drain.leaving().await?;
     let started = Instant::now();
+    let (mut report_at, mut reported) = (started + REPORT_INTERVAL, String::new());
     while !waiting.is_empty() {
         if !timeout.is_zero() && started.elapsed() > timeout {
-            bail!("timed out; {}", drain.why(&waiting[0].pod, waiting.len()).await?);
+            bail!("timed out; {}", drain.why(&waiting).await?);
+        }
+        if Instant::now() >= report_at {
+            let why = drain.why(&waiting).await?;
+            if why != reported {
+                print_line(&why)?;
+                reported = why;
+            }
+            report_at = Instant::now() + REPORT_INTERVAL;
         }
         drain.remove(&waiting).await?;
         sleep(INTERVAL).await;
@@ -204,8 +215,9 @@ impl<'a> Drain<'a> {
         }
     }
 
-    /// What a Pod waits for, in one line.
-    async fn why(&self, pod: &Pod, count: usize) -> anyhow::Result<String> {
+    /// What the first of the Pods waits for, in one line.
+    async fn why(&self, waiting: &[Leaving]) -> anyhow::Result<String> {
+        let pod = &waiting[0].pod;
         let Session { client, operator_namespace, .. } = self.session;
         let namespace = pod.namespace().unwrap_or_default();
         let facts = facts::read(client, &namespace, operator_namespace).await?;
@@ -214,7 +226,7 @@ impl<'a> Drain<'a> {
             .and_then(|explanation| Some(explanation.causes.first()?.message.clone()))
             .or_else(|| self.rejections.get(&id(pod)).cloned())
             .unwrap_or_else(|| "it is being deleted".to_owned());
-        Ok(format!("{count} Pods have not left, among them {}: {cause}", id(pod)))
+        Ok(format!("{} Pods have not left, among them {}: {cause}", waiting.len(), id(pod)))
     }
 }
 

@@ -26,6 +26,7 @@ use podops_api::{
 use podops_simulation::{Namespace, Settings};
 use serde_json::Value;
 
+use super::{NO_COLLASETS, is_not_served};
 use crate::{output::print, session::Session};
 
 /// Annotation in which `kubectl apply` stores the manifest.
@@ -90,7 +91,10 @@ async fn stored(session: &Session, namespace: &str, manifest: &Value) -> anyhow:
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         sets.create(&dry_run, &object).await
     };
-    let admitted = result.context("the API server rejects the CollaSet")?;
+    let admitted = match result {
+        Err(kube::Error::Api(status)) if is_not_served(&status) => bail!(NO_COLLASETS),
+        result => result.context("the API server rejects the CollaSet")?,
+    };
     Ok(serde_json::to_value(admitted)?)
 }
 

@@ -1,7 +1,7 @@
 //! `trace`: the timeline of the operations on a Pod.
 
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     pin::pin,
     process::ExitCode,
@@ -62,17 +62,24 @@ async fn events(session: &Session, pod: &Pod) -> anyhow::Result<Vec<Event>> {
 
 /// Adds what happens until the Pod has had an operation and has none any more, is deleted or has an
 /// invalid label, or the user interrupts.
-async fn follow(pods: Api<Pod>, name: &str, trace: &mut Trace) -> io::Result<()> {
+///
+/// # Errors
+///
+/// If the user may not watch the Pod.
+async fn follow(pods: Api<Pod>, name: &str, trace: &mut Trace) -> anyhow::Result<()> {
     let mut changes = pin!(watcher::watch_object(pods, name).default_backoff());
     let mut interrupted = pin!(tokio::signal::ctrl_c());
     let mut was_seen = false;
     loop {
         let change = tokio::select! {
             change = changes.next() => change,
-            interrupted = &mut interrupted => return interrupted,
+            interrupted = &mut interrupted => return Ok(interrupted?),
         };
         let pod = match change {
             Some(Ok(Some(pod))) => pod,
+            Some(Err(error)) if is_refused(&error) => {
+                return Err(error).context("cannot watch the Pod");
+            }
             // The watch is repeated.
             Some(Err(_)) => continue,
             Some(Ok(None)) | None => return Ok(()),
@@ -86,6 +93,17 @@ async fn follow(pods: Api<Pod>, name: &str, trace: &mut Trace) -> io::Result<()>
         }
         was_seen |= is_active;
     }
+}
+
+/// Returns whether another attempt to watch would fail, too.
+fn is_refused(error: &watcher::Error) -> bool {
+    let (watcher::Error::InitialListFailed(kube::Error::Api(status))
+    | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+    | watcher::Error::WatchFailed(kube::Error::Api(status))) = error
+    else {
+        return false;
+    };
+    [401, 403, 404].contains(&status.code)
 }
 
 fn write(path: &Path, drawing: &str) -> anyhow::Result<()> {

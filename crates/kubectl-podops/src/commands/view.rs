@@ -29,6 +29,7 @@ pub(crate) async fn watch(session: &Session, set: &str) -> anyhow::Result<ExitCo
 }
 
 pub(crate) async fn top(session: &Session, output: Output) -> anyhow::Result<ExitCode> {
+    session.check_namespace().await?;
     let top = top::top(&session.facts().await?);
     let width = Screen::stdout().width();
     print(&top, || top::lines(&top, width).join("\n") + "\n", output)?;
@@ -36,6 +37,7 @@ pub(crate) async fn top(session: &Session, output: Output) -> anyhow::Result<Exi
 }
 
 pub(crate) async fn watch_top(session: &Session) -> anyhow::Result<ExitCode> {
+    session.check_namespace().await?;
     follow(session, |facts, width| Some(top::lines(&top::top(facts), width))).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,6 +9,7 @@ use kube::{
 };
 use podops_api::{lifecycle::Labels, well_known};
 use podops_client::{
+    decode::Decoded,
     object_key::ObjectKey,
     shell::store::{IndexedStore, WatchProgress, reflect},
 };
@@ -93,15 +94,19 @@ impl Caches {
     pub(super) fn watch(&self, process: &Process) -> BoxStream<'static, ObjectRef<SlimNamespace>> {
         let (controlled, all) =
             (watcher::Config::default().labels(well_known::CONTROLLED), watcher::Config::default());
-        let rule_events =
-            process.watch_decoded(all.clone(), "podtransitionrules", &self.rules.progress);
+        let rule_events = process
+            .watch_decoded(all.clone(), "podtransitionrules", &self.rules.progress)
+            .modify(drop_annotations);
         let pod_events = process.watch(controlled, "pods", &self.pods.progress).modify(trim_pod);
-        let set_events = process.watch(all.clone(), "collasets", &self.sets.progress);
+        let set_events = process
+            .watch(all.clone(), "collasets", &self.sets.progress)
+            .modify(|set: &mut SlimSet| set.metadata.annotations = None);
         let stateful_set_events = process
             .watch(all.clone(), "statefulsets", &self.stateful_sets.progress)
             .modify(|set: &mut SlimStatefulSet| set.metadata.annotations = None);
-        let budget_events =
-            process.watch(all.clone(), "poddisruptionbudgets", &self.budgets.progress);
+        let budget_events = process
+            .watch(all.clone(), "poddisruptionbudgets", &self.budgets.progress)
+            .modify(|budget: &mut SlimBudget| budget.metadata.annotations = None);
         let node_events = process
             .watch(all, "nodes", &self.nodes.progress)
             .modify(|node: &mut SlimNode| node.metadata.annotations = None);
@@ -117,6 +122,13 @@ impl Caches {
             reflect(self.nodes.clone(), node_events).flat_map(|_| stream::empty()).boxed(),
         ])
         .boxed()
+    }
+}
+
+/// Drops the annotations of a PodTransitionRule, which are not read.
+fn drop_annotations(rule: &mut DecodedRule) {
+    if let Decoded::Object(rule) = rule {
+        Arc::make_mut(rule).metadata.annotations = None;
     }
 }
 
