@@ -246,7 +246,7 @@ mod tests {
         let limited = rule_states(&many);
         assert!(serde_json::to_vec(&many).unwrap().len() > 2 << 20);
         let size = serde_json::to_vec(&limited).unwrap().len();
-        assert!((100 << 10..140 << 10).contains(&size), "{size} bytes");
+        assert!((64 << 10..140 << 10).contains(&size), "{size} bytes");
         let webhooks: Vec<&WebhookStatus> =
             limited.iter().flat_map(|state| &state.webhook_status).collect();
         assert_eq!(webhooks.len(), 32);

@@ -220,7 +220,7 @@ mod tests {
             events.publish(&pod("a", n.to_string()), &WAITING.with("for a rule")).await;
         }
         assert_eq!(written.lock().len(), 10);
-        events.publish(&pod("b", "0".to_owned()), &WAITING.with("for a rule")).await;
+        events.publish(&pod("b", "b-0".to_owned()), &WAITING.with("for a rule")).await;
         events.publish(&pod("a", "20".to_owned()), &UPDATING.with("updating")).await;
         assert_eq!(
             written.lock().len(),
