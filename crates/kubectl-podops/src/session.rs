@@ -13,6 +13,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// A client, and the namespace that commands are about.
 pub(crate) struct Session {
     pub(crate) client: Client,
+    /// Client for requests that are rejected until something has happened: it does not repeat them, which may
+    /// take minutes.
+    pub(crate) client_without_retries: Client,
     pub(crate) namespace: String,
     pub(crate) operator_namespace: String,
 }
@@ -29,11 +32,12 @@ pub(crate) async fn connect(connection: Connection) -> anyhow::Result<Session> {
         None => Config::infer().await.map_err(anyhow::Error::from),
         Some(_) => Config::from_kubeconfig(&options).await.map_err(anyhow::Error::from),
     };
-    let mut config = config.context("no cluster: the kubeconfig cannot be read")?;
-    // The client's own retries take minutes without a word, and the drain repeats what is rejected by itself.
-    config.default_retry = false;
+    let config = config.context("no cluster: the kubeconfig cannot be read")?;
     let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
     let server = config.cluster_url.clone();
+    let mut without_retries = config.clone();
+    without_retries.default_retry = false;
+    let client_without_retries = Client::try_from(without_retries)?;
     let client = Client::try_from(config)?;
     match timeout(ANSWER_WITHIN, client.apiserver_version()).await {
         // It may answer that the user may not read its version.
@@ -46,5 +50,5 @@ pub(crate) async fn connect(connection: Connection) -> anyhow::Result<Session> {
             ANSWER_WITHIN.as_secs()
         ),
     }
-    Ok(Session { client, namespace, operator_namespace })
+    Ok(Session { client, client_without_retries, namespace, operator_namespace })
 }

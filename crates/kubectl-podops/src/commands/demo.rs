@@ -80,7 +80,7 @@ async fn run(
 /// Shows the tree until the rollout of a change is complete.
 async fn show(session: &Session, changed: &CollaSet, timeout: Duration) -> anyhow::Result<()> {
     let mut screen = Screen::stdout();
-    let Session { client, namespace, operator_namespace } = session;
+    let Session { client, namespace, operator_namespace, .. } = session;
     let live = Live::start(client, namespace, operator_namespace).await?;
     let deadline = Instant::now() + timeout;
     loop {

@@ -188,7 +188,9 @@ impl<'a> Drain<'a> {
     async fn evict(&mut self, pod: &Pod, dry_run: bool) -> anyhow::Result<bool> {
         let post_options = PostParams { dry_run, ..PostParams::default() };
         let params = EvictParams { post_options, ..EvictParams::default() };
-        match self.pods(pod).evict(&pod.name_any(), &params).await {
+        let client = self.session.client_without_retries.clone();
+        let pods: Api<Pod> = Api::namespaced(client, &pod.namespace().unwrap_or_default());
+        match pods.evict(&pod.name_any(), &params).await {
             Ok(_) => Ok(true),
             Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(true),
             Err(kube::Error::Api(status)) if NOT_YET.contains(&status.code) => {

@@ -48,7 +48,7 @@ async fn follow(
     draw: impl Fn(&Facts, usize) -> Option<Vec<String>>,
 ) -> anyhow::Result<()> {
     let mut screen = Screen::stdout();
-    let Session { client, namespace, operator_namespace } = session;
+    let Session { client, namespace, operator_namespace, .. } = session;
     // Reports a missing permission, for which the watches would wait.
     session.facts().await?;
     let live = Live::start(client, namespace, operator_namespace).await?;
