@@ -106,15 +106,16 @@ impl Cost {
     ///
     /// If one has; the error contains all writes to its object, because another client may have caused it.
     pub fn ensure_none_rejected(&self) -> anyhow::Result<()> {
-        let Some(rejected) = self.rejected().into_iter().next() else { return Ok(()) };
+        let rejected = self.rejected();
+        let Some(first) = rejected.first() else { return Ok(()) };
         let to_object = |r: &&Request| {
-            r.is_write() && (r.resource(), r.name()) == (rejected.resource(), rejected.name())
+            r.is_write() && (r.resource(), r.name()) == (first.resource(), first.name())
         };
         let writes = self.requests.iter().filter(to_object).map(|r| {
             format!("{} {} {} {} {}", r.at, r.user_agent, r.verb, r.subresource(), r.code())
         });
         let writes: Vec<String> = writes.collect();
-        let (count, object) = (self.rejected().len(), rejected.name());
+        let (count, object) = (rejected.len(), first.name());
         bail!("{count} writes were rejected, one of these to {object}: {writes:#?}")
     }
 

@@ -60,11 +60,7 @@ fn one_line(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
         // The API server's message, without the fields of its status.
-        let text = match (cause.downcast_ref::<kube::Error>(), status(cause)) {
-            (Some(kube::Error::Api(status)), _) => status.message.clone(),
-            (_, Some(status)) => status.message.clone(),
-            (Some(_) | None, None) => cause.to_string(),
-        };
+        let text = status(cause).map_or_else(|| cause.to_string(), |status| status.message.clone());
         let text = text.split(ANSWER).next().unwrap_or_default().replace(['\r', '\n'], " ");
         if !parts.iter().any(|part| part.contains(&text)) {
             parts.push(text);
@@ -75,6 +71,9 @@ fn one_line(error: &anyhow::Error) -> String {
 
 /// Returns the answer of the API server that is this cause.
 fn status<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a Status> {
+    if let Some(kube::Error::Api(status)) = cause.downcast_ref() {
+        return Some(status);
+    }
     let boxed = || cause.downcast_ref::<Box<Status>>().map(|status| &**status);
     cause.downcast_ref::<Status>().or_else(boxed)
 }

@@ -67,12 +67,22 @@ impl Session {
     }
 
     async fn set(&self, name: &str) -> anyhow::Result<CollaSet> {
-        match self.sets().get(name).await {
+        let found = self.sets().get(name).await;
+        self.existing(name, found)?.context("cannot read the CollaSet")
+    }
+
+    /// Returns the result of a request for a CollaSet.
+    ///
+    /// # Errors
+    ///
+    /// If the request failed because the CollaSet or its kind does not exist.
+    fn existing<T>(&self, name: &str, result: kube::Result<T>) -> anyhow::Result<kube::Result<T>> {
+        match result {
             Err(kube::Error::Api(status)) if is_not_served(&status) => bail!(NO_COLLASETS),
             Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {
                 bail!("collaset/{name} does not exist in namespace {}", self.namespace)
             }
-            found => found.context("cannot read the CollaSet"),
+            result => Ok(result),
         }
     }
 
@@ -202,16 +212,12 @@ pub(crate) async fn rollout(session: &Session, command: Rollout) -> anyhow::Resu
             let done = format!("returns to revision {} ({})", revision.number, revision.name);
             (set, json_patch(rollout::undo(revision))?, done)
         }
-        Rollout::Pause { set } => {
-            session.set(&set).await?;
-            (set, Patch::Merge(rollout::pause()), "paused".to_owned())
-        }
+        Rollout::Pause { set } => (set, Patch::Merge(rollout::pause()), "paused".to_owned()),
         Rollout::Resume { set } => {
             let patch = rollout::resume(&session.set(&set).await?);
             (set, Patch::Merge(patch), "resumed".to_owned())
         }
         Rollout::Restart { set } => {
-            session.set(&set).await?;
             (set, Patch::Merge(rollout::restart(clock::now())), "restarts".to_owned())
         }
         Rollout::Approve { set } => {
@@ -223,12 +229,12 @@ pub(crate) async fn rollout(session: &Session, command: Rollout) -> anyhow::Resu
             (set, json_patch(patch)?, format!("image of {container} set to {image}"))
         }
         Rollout::SetPartition { set, partition } => {
-            session.set(&set).await?;
             (set, Patch::Merge(rollout::set_partition(&partition)), "partition set".to_owned())
         }
     };
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let changed = session.sets().patch(&set, &params, &patch).await;
+    let changed = session.existing(&set, changed)?;
     changed.with_context(|| format!("cannot change collaset/{set}"))?;
     print_line(&format!("collaset/{set} {done}"))?;
     Ok(ExitCode::SUCCESS)

@@ -13,9 +13,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// A client, and the namespace that commands are about.
 pub(crate) struct Session {
     pub(crate) client: Client,
-    /// Client for requests that are rejected until something has happened: it does not repeat them, which may
-    /// take minutes.
-    pub(crate) client_without_retries: Client,
+    config: Config,
     pub(crate) namespace: String,
     pub(crate) operator_namespace: String,
 }
@@ -35,10 +33,7 @@ pub(crate) async fn connect(connection: Connection) -> anyhow::Result<Session> {
     let config = config.context("no cluster: the kubeconfig cannot be read")?;
     let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
     let server = config.cluster_url.clone();
-    let mut without_retries = config.clone();
-    without_retries.default_retry = false;
-    let client_without_retries = Client::try_from(without_retries)?;
-    let client = Client::try_from(config)?;
+    let client = Client::try_from(config.clone())?;
     match timeout(ANSWER_WITHIN, client.apiserver_version()).await {
         // It may answer that the user may not read its version.
         Ok(Ok(_) | Err(kube::Error::Api(_))) => {}
@@ -50,5 +45,19 @@ pub(crate) async fn connect(connection: Connection) -> anyhow::Result<Session> {
             ANSWER_WITHIN.as_secs()
         ),
     }
-    Ok(Session { client, client_without_retries, namespace, operator_namespace })
+    Ok(Session { client, config, namespace, operator_namespace })
+}
+
+impl Session {
+    /// Returns a client for requests that are rejected until something has happened: it does not repeat
+    /// them, which may take minutes.
+    ///
+    /// # Errors
+    ///
+    /// If the kubeconfig is invalid.
+    pub(crate) fn client_without_retries(&self) -> kube::Result<Client> {
+        let mut config = self.config.clone();
+        config.default_retry = false;
+        Client::try_from(config)
+    }
 }

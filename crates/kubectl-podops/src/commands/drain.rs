@@ -13,7 +13,7 @@ use k8s_openapi::api::{
     policy::v1::PodDisruptionBudget,
 };
 use kube::{
-    Api, ResourceExt,
+    Api, Client, ResourceExt,
     api::{EvictParams, ListParams, PostParams},
 };
 use kubectl_podops::{
@@ -91,6 +91,8 @@ struct Leaving {
 /// A node that is being drained.
 struct Drain<'a> {
     session: &'a Session,
+    /// Client of evictions, which are rejected until a budget permits them.
+    evictions: Client,
     node: &'a str,
     options: DrainOptions,
     /// Namespaces in which evictions wait for the lifecycle.
@@ -114,6 +116,7 @@ impl<'a> Drain<'a> {
         let budgets = budgets.context("cannot list PodDisruptionBudgets")?;
         Ok(Self {
             session,
+            evictions: session.client_without_retries()?,
             node,
             options,
             graceful: graceful_namespaces(session).await?,
@@ -180,17 +183,11 @@ impl<'a> Drain<'a> {
         Ok(())
     }
 
-    fn pods(&self, pod: &Pod) -> Api<Pod> {
-        Api::namespaced(self.session.client.clone(), &pod.namespace().unwrap_or_default())
-    }
-
     /// Evicts a Pod, or only checks whether that is permitted; returns false if it is not yet.
     async fn evict(&mut self, pod: &Pod, dry_run: bool) -> anyhow::Result<bool> {
         let post_options = PostParams { dry_run, ..PostParams::default() };
         let params = EvictParams { post_options, ..EvictParams::default() };
-        let client = self.session.client_without_retries.clone();
-        let pods: Api<Pod> = Api::namespaced(client, &pod.namespace().unwrap_or_default());
-        match pods.evict(&pod.name_any(), &params).await {
+        match pods(&self.evictions, pod).evict(&pod.name_any(), &params).await {
             Ok(_) => Ok(true),
             Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(true),
             Err(kube::Error::Api(status)) if NOT_YET.contains(&status.code) => {
@@ -203,7 +200,7 @@ impl<'a> Drain<'a> {
 
     /// Requests the deletion of a Pod; returns false if it has ended meanwhile.
     async fn request_deletion(&self, pod: &Pod) -> anyhow::Result<bool> {
-        let (pods, name) = (self.pods(pod), pod.name_any());
+        let (pods, name) = (pods(&self.session.client, pod), pod.name_any());
         let Some(present) = pods.get_opt(&name).await.context("cannot read the Pod")? else {
             return Ok(false);
         };
@@ -230,6 +227,11 @@ impl<'a> Drain<'a> {
             .unwrap_or_else(|| "it is being deleted".to_owned());
         Ok(format!("{} Pods have not left, among them {}: {cause}", waiting.len(), id(pod)))
     }
+}
+
+/// Returns the Pods of a Pod's namespace.
+fn pods(client: &Client, pod: &Pod) -> Api<Pod> {
+    Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default())
 }
 
 /// Returns whether a Pod could not be changed because it is being deleted.
