@@ -51,6 +51,7 @@ async fn pods_are_protected_while_services_route_traffic_to_them() {
         an_unavailable_backend_is_reported_and_can_be_removed(&cluster),
         a_new_pod_expects_all_its_services_from_its_creation(&cluster),
         a_pod_is_released_after_its_service_was_force_deleted(&cluster),
+        a_pod_without_readiness_gate_is_reported_and_does_not_wait(&cluster),
         a_full_backend_does_not_block_pods_from_being_drained(&cluster),
         invalid_backends_are_rejected_at_admission(&cluster),
     );
@@ -131,6 +132,40 @@ async fn a_new_pod_expects_all_its_services_from_its_creation(cluster: &TestClus
         "{ \"own\": 1 }",
         "an invalid value is not changed"
     );
+}
+
+/// Nothing can take such a Pod out of the EndpointSlices before it is deleted.
+async fn a_pod_without_readiness_gate_is_reported_and_does_not_wait(cluster: &TestCluster) {
+    create_service(cluster, "ungated", &json!({})).await;
+    // A Pod that is under control when it is created gets the readiness gate.
+    let pod = json!({
+        "metadata": { "name": "ungated", "labels": { "app": "ungated" } },
+        "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
+    });
+    let pod = serde_json::from_value(pod).unwrap();
+    cluster.pods().create(&PostParams::default(), &pod).await.unwrap();
+    let is_ready = |pod: &Pod| {
+        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+    };
+    cluster.wait_for_pod("ungated", is_ready).await.unwrap();
+    let control = json!({ "labels": { well_known::CONTROL: "true" } });
+    cluster.patch_pod_metadata("ungated", control).await.unwrap();
+    cluster.wait_for_event("ungated", "TrafficNotProtected").await.unwrap();
+    let is_available = |pod: &Pod| pod.labels().contains_key(well_known::SERVICE_AVAILABLE);
+    cluster.wait_for_pod("ungated", is_available).await.unwrap();
+
+    let key = |kind: LabelKind| kind.key("t");
+    let (operating, operation_type) = (key(LabelKind::Operating), key(LabelKind::OperationType));
+    let start = json!({ "labels": { &operating: "1", &operation_type: "update" } });
+    cluster.patch_pod_metadata("ungated", start).await.unwrap();
+    let may_start = |pod: &Pod| pod.labels().contains_key(&key(LabelKind::Operate));
+    cluster.wait_for_pod("ungated", may_start).await.unwrap();
+    let pod = cluster.pods().get("ungated").await.unwrap();
+    assert!(is_ready(&pod) && !is_protected_by(&pod, "ungated"), "{:?}", pod.metadata);
+    let end = json!({ "labels": { &operating: null } });
+    cluster.patch_pod_metadata("ungated", end).await.unwrap();
+    cluster.wait_for_pod("ungated", is_available).await.unwrap();
 }
 
 /// A user removed the Service's finalizer and deleted it, so the Pod's finalizer and entry remain.

@@ -33,7 +33,21 @@ pub struct SlimPod {
     /// Metadata, without the annotations of other controllers.
     pub metadata: ObjectMeta,
     #[serde(default)]
+    spec: PodSpec,
+    #[serde(default)]
     status: PodStatus,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodSpec {
+    readiness_gates: Option<Vec<ReadinessGate>>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReadinessGate {
+    condition_type: String,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -89,6 +103,10 @@ pub fn trim_pod(pod: &mut SlimPod) {
         // The map stays, because a JSON patch must know whether it exists.
         annotations.retain(|key, _| key == well_known::AVAILABLE_CONDITIONS || is_annotation(key));
     }
+    if let Some(gates) = &mut pod.spec.readiness_gates {
+        gates.retain(ReadinessGate::is_of_lifecycle);
+        gates.shrink_to_fit();
+    }
     if let Some(conditions) = &mut pod.status.conditions {
         conditions.retain(|condition| {
             condition.is_about_traffic() || TRAFFIC_CONDITIONS.contains(&condition.type_.as_str())
@@ -96,6 +114,13 @@ pub fn trim_pod(pod: &mut SlimPod) {
         for condition in conditions.iter_mut().filter(|condition| !condition.is_about_traffic()) {
             (condition.reason, condition.message, condition.last_probe_time) = (None, None, None);
         }
+    }
+}
+
+impl ReadinessGate {
+    /// Returns whether the gate is the one by which the lifecycle takes a Pod out of service.
+    fn is_of_lifecycle(&self) -> bool {
+        self.condition_type == well_known::SERVICE_READY
     }
 }
 
@@ -109,6 +134,11 @@ impl Condition {
 impl SlimPod {
     fn condition(&self, type_: &str) -> Option<&Condition> {
         self.status.conditions.iter().flatten().find(|c| c.type_ == type_)
+    }
+
+    /// Returns whether the lifecycle can make the Pod unready: whether it has the readiness gate.
+    fn has_readiness_gate(&self) -> bool {
+        self.spec.readiness_gates.iter().flatten().any(ReadinessGate::is_of_lifecycle)
     }
 
     /// Returns the expected finalizers by employer key; `None` if the annotation is malformed.
@@ -218,6 +248,7 @@ impl SlimPod {
             resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
             addresses: self.addresses(),
             selected,
+            drainable: true,
             ready,
             unready_since: if ready { None } else { self.unready_since() },
             ready_since: if ready { self.ready_since() } else { None },
@@ -258,6 +289,8 @@ impl SlimPod {
 }
 
 /// Returns the Pods that an employer selects, and those that it has not released yet.
+///
+/// A Pod that the employer would never stop sending traffic to counts as not selected.
 #[must_use]
 pub fn members(
     pods: &[Arc<SlimPod>],
@@ -268,9 +301,12 @@ pub fn members(
     let mut members = Vec::new();
     for pod in pods {
         let selected = view.state == EmployerState::Active && employer.selects(&pod.metadata);
-        if selected || pod.refers_to(employer) {
-            members.push(pod.view(selected, &finalizer));
+        if !selected && !pod.refers_to(employer) {
+            continue;
         }
+        let drainable = !selected || pod.has_readiness_gate() || !employer.follows_readiness();
+        let view = pod.view(selected && drainable, &finalizer);
+        members.push(MemberView { drainable, ..view });
     }
     members
 }
@@ -278,6 +314,7 @@ pub fn members(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{backends::endpointslice::NAME, employer::kind::Kind};
     use serde_json::{Value, json};
 
     fn pod(metadata: &Value, status: &Value) -> SlimPod {
@@ -296,6 +333,31 @@ mod tests {
         assert_eq!(read("{}"), Some(BTreeMap::new()));
         assert_eq!(read(r#"{"expectedFinalizers":null}"#), Some(BTreeMap::new()));
         assert_eq!(read("malformed"), None);
+    }
+
+    #[test]
+    fn a_pod_without_readiness_gate_cannot_be_drained_behind_slices() {
+        let drainable = |annotations: Value, spec: Value| {
+            let metadata = json!({
+                "namespace": "ns", "name": "web", "annotations": annotations,
+                "labels": { "kusionstack.io/control": "true" },
+            });
+            let service = json!({ "metadata": metadata, "spec": { "selector": { "app": "web" } } });
+            let kind = Kind::services(NAME).unwrap();
+            let employer = SlimEmployer::new(&kind, serde_json::from_value(service).unwrap());
+            let labels = json!({ "namespace": "ns", "labels": { "app": "web" } });
+            let mut pod: SlimPod =
+                serde_json::from_value(json!({ "metadata": labels, "spec": spec })).unwrap();
+            trim_pod(&mut pod);
+            let members = members(&[Arc::new(pod)], &employer, &employer.view());
+            assert_eq!(members[0].selected, members[0].drainable);
+            members[0].drainable
+        };
+        let gate = |type_: &str| json!({ "readinessGates": [{ "conditionType": type_ }] });
+        assert!(drainable(json!({}), gate(well_known::SERVICE_READY)));
+        assert!(!drainable(json!({}), gate("example.com/other")));
+        assert!(!drainable(json!({}), json!({ "readinessGates": null })));
+        assert!(drainable(json!({ consist::BACKEND: "haproxy" }), json!({})));
     }
 
     #[test]

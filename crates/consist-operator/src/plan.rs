@@ -307,6 +307,8 @@ fn decide(
         (DesiredTraffic::Off, true) if member.addresses.is_empty() || member.terminal => {
             Decision::Release
         }
+        // Only its deletion ends the traffic of such a Pod.
+        (DesiredTraffic::Off, true) if !member.drainable && !member.deleting => Decision::Release,
         (DesiredTraffic::Off, true) => drain(observed, member, traffic, now),
     }
 }

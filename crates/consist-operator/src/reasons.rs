@@ -39,9 +39,22 @@ pub const DRAIN_PENDING: EventReason = EventReason::warning(
     "A Pod waits for its traffic to end for more than 30 seconds. The message names the Pod, the requests in flight and the deadline.",
 );
 
+/// The traffic of Pods cannot be ended.
+pub const TRAFFIC_NOT_PROTECTED: EventReason = EventReason::warning(
+    "TrafficNotProtected",
+    EMPLOYER,
+    "Pods have no readiness gate, and the backend only observes traffic, so nothing takes these Pods out of service: their operations do not wait for the traffic to end. Recreate them with the readiness gate that the message names.",
+);
+
 /// All event reasons.
-pub const EVENTS: [&EventReason; 5] =
-    [&EMPLOYER_NOT_FOUND, &WRITE_REJECTED, &BACKEND_UNAVAILABLE, &BACKEND_REJECTED, &DRAIN_PENDING];
+pub const EVENTS: [&EventReason; 6] = [
+    &EMPLOYER_NOT_FOUND,
+    &WRITE_REJECTED,
+    &BACKEND_UNAVAILABLE,
+    &BACKEND_REJECTED,
+    &DRAIN_PENDING,
+    &TRAFFIC_NOT_PROTECTED,
+];
 
 const fn waiting(name: &'static str, meaning: &'static str) -> ConditionReason {
     let condition = "(protection finalizer)";

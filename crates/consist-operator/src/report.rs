@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use podops_api::well_known;
 use podops_client::{
     event::ObjectEvent,
     write::{PODS, Target, Write},
@@ -69,8 +70,8 @@ fn is_stuck(pod: &WaitingPod, now: Timestamp) -> bool {
     pod.draining && pod.since.is_some_and(|since| now.duration_since(since) > REPORT_AFTER)
 }
 
-/// Returns the warnings about a backend's errors, and about the first Pod that has been draining
-/// for a long time.
+/// Returns the warnings about a backend's errors, about the first Pod that has been draining for a
+/// long time, and about Pods that are not protected.
 #[must_use]
 pub fn warnings(observed: &Observed, plan: &Plan, now: Timestamp) -> Vec<ObjectEvent> {
     let mut warnings = Vec::new();
@@ -84,7 +85,21 @@ pub fn warnings(observed: &Observed, plan: &Plan, now: Timestamp) -> Vec<ObjectE
         let message = format!("Pod {}: {}", waiting.pod, waiting.reason);
         warnings.push(reasons::DRAIN_PENDING.with(message));
     }
+    warnings.extend(not_protected(observed));
     warnings
+}
+
+/// Returns the warning about Pods that nothing can take out of service. It names the first one and
+/// not their number, so that it stays the same while others come and go.
+fn not_protected(observed: &Observed) -> Option<ObjectEvent> {
+    let mut members = observed.members.iter();
+    let pod = members.find(|pod| !pod.drainable && !pod.deleting && !pod.terminal)?;
+    Some(reasons::TRAFFIC_NOT_PROTECTED.with(format!(
+        "Pod {} has no readiness gate {}, so its operations do not wait for its traffic to end; \
+         recreate it with the gate",
+        pod.name,
+        well_known::SERVICE_READY
+    )))
 }
 
 /// How long a Pod waited until its traffic was observed.

@@ -106,8 +106,12 @@ pub struct MemberView {
     pub resource_version: ResourceVersion,
     /// IP addresses of the Pod; empty until it has one.
     pub addresses: Vec<IpAddr>,
-    /// True if the employer selects the Pod.
+    /// True if the employer selects the Pod, and the Pod is `drainable`.
     pub selected: bool,
+    /// False if the employer selects the Pod and nothing can end its traffic while it is Ready: it
+    /// has no readiness gate, and the backend only observes. Such a Pod is not protected, because
+    /// its operations would wait forever.
+    pub drainable: bool,
     /// True if the Pod should receive traffic: the kubelet reports it Ready, and the lifecycle's
     /// readiness gate is not closed.
     pub ready: bool,

@@ -34,7 +34,8 @@ fn employer(state: EmployerState) -> EmployerView {
 }
 
 /// Parses a Pod from the words `ready`, `expected` (available conditions list the employer),
-/// `protected` (has the finalizer), `no-ip`, `unselected`, `deleting`, `terminal`, `malformed`.
+/// `protected` (has the finalizer), `no-ip`, `unselected`, `undrainable`, `deleting`, `terminal`,
+/// `malformed`.
 fn member(name: &str, words: &str) -> MemberView {
     let entry = r#"{"expectedFinalizers":{"Service/ns/foo":"<f>"}}"#.replace("<f>", FINALIZER);
     let has = |word: &str| words.split(' ').any(|w| w == word);
@@ -47,7 +48,8 @@ fn member(name: &str, words: &str) -> MemberView {
         uid: name.into(),
         resource_version: "7".into(),
         addresses: if has("no-ip") { vec![] } else { vec!["10.0.0.1".parse().unwrap()] },
-        selected: !has("unselected"),
+        selected: !has("unselected") && !has("undrainable"),
+        drainable: !has("undrainable"),
         ready: has("ready"),
         unready_since: (!has("ready")).then(|| at(100)),
         ready_since: has("ready").then(|| at(100)),
@@ -241,6 +243,18 @@ fn pods_without_ip_terminal_or_malformed_do_not_wait() {
     check("ready no-ip expected", Traffic::Serving, "");
     check("ready malformed", Traffic::Serving, "protect");
     check("malformed protected", Traffic::Absent, "release");
+}
+
+/// Otherwise its operations would wait in Preparing forever.
+#[test]
+fn a_pod_that_nothing_can_drain_is_not_protected() {
+    check("undrainable ready", Traffic::Serving, "");
+    check("undrainable", Traffic::Serving, "");
+    check("undrainable ready expected protected", Traffic::Serving, "release, unexpect");
+    check("undrainable expected protected", Traffic::Serving, "release, unexpect");
+    let routed = "wait: backend still routes traffic to this Pod";
+    check("undrainable protected deleting", Traffic::Serving, routed);
+    check("undrainable protected deleting", Traffic::Absent, "release");
 }
 
 #[test]
