@@ -510,6 +510,33 @@ async fn assert_missing_permission_is_named(cluster: &TestCluster) {
         assert_eq!(error.lines().count(), 1, "one line: {error}");
         assert_eq!(error.matches("is forbidden").count(), 1, "{arguments:?}: {error}");
     }
+    // Enough to explain, but not to know all causes.
+    let commands: [&[&str]; 2] = [
+        &[
+            "create",
+            "role",
+            "viewer",
+            "--verb=get,list,watch",
+            "--resource=pods,collasets.apps.kusionstack.io",
+        ],
+        &["create", "rolebinding", "viewer", "--role=viewer", "--serviceaccount=default:stranger"],
+    ];
+    for command in commands {
+        plane.kubectl(command).await.unwrap();
+    }
+    for arguments in [["explain", "collaset/web"], ["get", "web"]] {
+        let mut command = Command::new(programs().unwrap().join("kubectl-podops"));
+        let output = command.args(arguments).env("KUBECONFIG", &kubeconfig).output().unwrap();
+        let warnings = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{warnings}");
+        for missing in ["whether operators run is not known", "podtransitionrules are not known"] {
+            assert!(warnings.contains(missing), "{arguments:?}: {warnings}");
+        }
+    }
+    let elsewhere = ["explain", "collaset/web", "--operator-namespace=default"];
+    let output = podops(cluster, &elsewhere);
+    let warnings = String::from_utf8(output.stderr).unwrap();
+    assert!(warnings.contains("no operator is installed in namespace default"), "{warnings}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -56,7 +56,8 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 const ANSWER: &str = ": ApiError: ";
 
 /// The error and its causes in one line, without repetitions.
-fn one_line(error: &anyhow::Error) -> String {
+#[must_use]
+pub fn one_line(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
         // The API server's message, without the fields of its status.

@@ -108,7 +108,12 @@ impl Session {
 
     async fn facts(&self) -> anyhow::Result<kubectl_podops::explain::Facts> {
         let read = facts::read(&self.client, &self.namespace, &self.operator_namespace).await;
-        read.with_context(|| format!("cannot list the objects of namespace {}", self.namespace))
+        let facts = read
+            .with_context(|| format!("cannot list the objects of namespace {}", self.namespace))?;
+        for unknown in &facts.unknown {
+            eprintln!("Warning: {unknown}");
+        }
+        Ok(facts)
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Facts {
     pub absent_operators: Vec<String>,
     /// Namespace of the operators.
     pub operator_namespace: String,
+    /// What could not be read, and why; a sentence each.
+    pub unknown: Vec<String>,
     /// Time of the observation.
     pub now: Timestamp,
 }

@@ -21,7 +21,7 @@ const NOT_FOUND: u16 = 404;
 const FORBIDDEN: u16 = 403;
 
 /// Reads the objects of a namespace. Kinds that the cluster does not serve are left out, and rules,
-/// decorations and jobs that the user may not list; CollaSets and Pods are required.
+/// decorations and jobs that the user may not list, which are named; CollaSets and Pods are required.
 ///
 /// # Errors
 ///
@@ -33,22 +33,42 @@ pub async fn read(
 ) -> kube::Result<Facts> {
     let controlled = ListParams::default().labels(well_known::CONTROLLED);
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let (sets, pods, rules, decorations, jobs, absent_operators) = futures::try_join!(
+    let (sets, pods, rules, decorations, jobs, operators) = futures::try_join!(
         served::<CollaSet>(client, namespace),
         pods.list(&controlled),
         optional::<PodTransitionRule>(client, namespace),
         optional::<PodDecoration>(client, namespace),
         optional::<OperationJob>(client, namespace),
-        absent_operators(client, operator_namespace),
+        operators(client, operator_namespace),
     )?;
-    let pods = pods.items.into_iter().map(Arc::new).collect();
-    let now = clock::now();
-    let operator_namespace = operator_namespace.to_owned();
-    Ok(Facts { sets, pods, rules, decorations, jobs, absent_operators, operator_namespace, now })
+    let mut unknown: Vec<String> = operators.unknown().into_iter().collect();
+    let absent_operators = if unknown.is_empty() { operators.absent } else { Vec::new() };
+    Ok(Facts {
+        sets,
+        pods: pods.items.into_iter().map(Arc::new).collect(),
+        rules: listed(rules, &mut unknown),
+        decorations: listed(decorations, &mut unknown),
+        jobs: listed(jobs, &mut unknown),
+        absent_operators,
+        operator_namespace: operator_namespace.to_owned(),
+        unknown,
+        now: clock::now(),
+    })
 }
 
-/// Lists a kind that the cluster may not serve, or the user may not list.
-async fn optional<K>(client: &Client, namespace: &str) -> kube::Result<Vec<K>>
+/// Returns the objects of a list, or none if the user may not list them, which is added to `unknown`.
+fn listed<K: Resource<DynamicType = ()>>(
+    list: Option<Vec<K>>,
+    unknown: &mut Vec<String>,
+) -> Vec<K> {
+    if list.is_none() {
+        unknown.push(format!("{} are not known: you may not list them", K::plural(&())));
+    }
+    list.unwrap_or_default()
+}
+
+/// Lists a kind that the cluster may not serve; `None` if the user may not list it.
+async fn optional<K>(client: &Client, namespace: &str) -> kube::Result<Option<Vec<K>>>
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
         + Clone
@@ -56,8 +76,8 @@ where
         + std::fmt::Debug,
 {
     match served(client, namespace).await {
-        Err(kube::Error::Api(status)) if status.code == FORBIDDEN => Ok(Vec::new()),
-        listed => listed,
+        Err(kube::Error::Api(status)) if status.code == FORBIDDEN => Ok(None),
+        listed => listed.map(Some),
     }
 }
 
@@ -77,29 +97,73 @@ where
     }
 }
 
-/// Returns the operators that are not running: those whose Lease is not renewed, and those that have
-/// neither a Lease nor a Deployment with available Pods. None if the user may not list Leases.
-pub(crate) async fn absent_operators(
-    client: &Client,
-    namespace: &str,
-) -> kube::Result<Vec<String>> {
+/// Operators of a namespace.
+pub(crate) struct Operators {
+    /// Those that are not running: whose Lease is not renewed, or which have neither a Lease nor a
+    /// Deployment with available Pods. Empty if the user may not list Leases.
+    pub(crate) absent: Vec<String>,
+    namespace: String,
+    /// Whether the user may list Leases.
+    is_readable: bool,
+    /// Whether any operator has a Lease or a Deployment.
+    is_any_installed: bool,
+}
+
+impl Operators {
+    /// Why it is not known which operators run, as a sentence; `None` if it is known.
+    pub(crate) fn unknown(&self) -> Option<String> {
+        let Self { namespace, is_readable, is_any_installed, .. } = self;
+        if !is_readable {
+            let missing = format!("you may not list Leases in namespace {namespace}");
+            return Some(format!("whether operators run is not known: {missing}"));
+        }
+        (!is_any_installed).then(|| {
+            format!(
+                "no operator is installed in namespace {namespace}; --operator-namespace names another"
+            )
+        })
+    }
+}
+
+/// Reads which operators run.
+///
+/// # Errors
+///
+/// If the API server cannot be reached, or does not permit to list Deployments for another reason than
+/// missing rights.
+pub(crate) async fn operators(client: &Client, namespace: &str) -> kube::Result<Operators> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
+    let unreadable = Operators {
+        absent: Vec::new(),
+        namespace: namespace.to_owned(),
+        is_readable: false,
+        is_any_installed: false,
+    };
     let leases = match leases.list(&ListParams::default()).await {
         Ok(leases) => leases.items,
-        Err(kube::Error::Api(_)) => return Ok(Vec::new()),
+        Err(kube::Error::Api(_)) => return Ok(unreadable),
         Err(error) => return Err(error),
     };
-    let deployments = optional::<Deployment>(client, namespace).await?;
+    let deployments = optional::<Deployment>(client, namespace).await?.unwrap_or_default();
     let now = clock::now();
+    let lease_of = |operator: &str| leases.iter().find(|lease| is_named(*lease, operator));
     let absent = OPERATORS.iter().filter(|operator| {
-        let lease = leases.iter().find(|lease| lease.metadata.name.as_deref() == Some(**operator));
-        lease.map_or_else(|| !is_available(&deployments, operator), |lease| !is_held(lease, now))
+        lease_of(operator)
+            .map_or_else(|| !is_available(&deployments, operator), |lease| !is_held(lease, now))
     });
-    Ok(absent.map(|operator| (*operator).to_owned()).collect())
+    let is_any_installed = OPERATORS.iter().any(|operator| {
+        lease_of(operator).is_some() || deployments.iter().any(|known| is_named(known, operator))
+    });
+    let absent = absent.map(|operator| (*operator).to_owned()).collect();
+    Ok(Operators { absent, is_readable: true, is_any_installed, ..unreadable })
+}
+
+fn is_named(object: &impl Resource, name: &str) -> bool {
+    object.meta().name.as_deref() == Some(name)
 }
 
 fn is_available(deployments: &[Deployment], operator: &str) -> bool {
-    let mut own = deployments.iter().filter(|d| d.metadata.name.as_deref() == Some(operator));
+    let mut own = deployments.iter().filter(|deployment| is_named(*deployment, operator));
     own.any(|deployment| {
         let status = deployment.status.as_ref();
         status.and_then(|status| status.available_replicas).unwrap_or_default() > 0

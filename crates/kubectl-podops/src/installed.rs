@@ -8,7 +8,7 @@ use kube::{
 
 use crate::{
     clock,
-    facts::absent_operators,
+    facts::operators,
     installation::{Installation, Kind, Object, Scope, kinds},
     inventory,
     uninstall::concerns,
@@ -24,7 +24,7 @@ const NOT_FOUND: u16 = 404;
 /// If a list fails for another reason than that the cluster does not serve the resource.
 pub async fn read(client: &Client, operator_namespace: &str) -> kube::Result<Installation> {
     // Read first: an operator that is absent now writes nothing that the lists below do not have.
-    let absent_operators = absent_operators(client, operator_namespace).await?;
+    let absent_operators = operators(client, operator_namespace).await?.absent;
     let mut objects = Vec::new();
     for kind in kinds() {
         let api = api(client, kind, operator_namespace);

@@ -3,7 +3,7 @@
 //! `cli` has the commands. What they decide is pure: `check`, `demo`, `drain`, `explain`, `pod_change`,
 //! `preflight`, `rollout`, `simulate`, `top`, `trace`, `tree` and `uninstall` have the objects of a
 //! cluster as input.
-//! `names` are those of the objects that an output is about.
+//! `fit` wraps lines for a terminal; `names` are those of the objects that an output is about.
 //! `inventory`, `facts` and `installed` read the objects, and `live` follows their changes.
 
 pub mod cli;
@@ -23,6 +23,7 @@ pub mod tree;
 pub mod uninstall;
 
 pub mod finding;
+pub mod fit;
 pub mod installation;
 pub mod names;
 mod pods;

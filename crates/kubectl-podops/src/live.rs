@@ -1,6 +1,12 @@
 //! Follows the objects of a namespace.
 
-use std::{fmt::Debug, future::ready, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    future::ready,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::StreamExt as _;
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
@@ -17,13 +23,23 @@ use podops_api::{
     collaset::CollaSet, operation_job::OperationJob, pod_decoration::PodDecoration,
     transition_rule::PodTransitionRule, well_known,
 };
+use podops_command_line::one_line;
 use serde::de::DeserializeOwned;
 use tokio::{sync::Notify, task::JoinSet, time::sleep};
 
-use crate::{clock, explain::Facts, facts::absent_operators};
+use crate::{
+    clock,
+    explain::Facts,
+    facts::{self, Operators},
+};
 
 /// Interval at which the Leases of the operators are read.
 const LEASE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Time for which a watch must fail before it is reported: a watch that has expired is started again at once.
+const REPORT_AFTER: Duration = Duration::from_secs(5);
+/// Status of a request for a resource that the cluster does not serve.
+const NOT_FOUND: u16 = 404;
 
 /// The objects of a namespace, kept up to date until this is dropped.
 pub struct Live {
@@ -32,7 +48,8 @@ pub struct Live {
     rules: Store<PodTransitionRule>,
     decorations: Store<PodDecoration>,
     jobs: Store<OperationJob>,
-    absent_operators: Arc<Mutex<Vec<String>>>,
+    operators: Arc<Mutex<Option<Operators>>>,
+    failing: Failing,
     operator_namespace: String,
     changed: Arc<Notify>,
     _tasks: JoinSet<()>,
@@ -52,25 +69,32 @@ impl Live {
         let (changed, mut tasks) = (Arc::new(Notify::new()), JoinSet::new());
         let controlled = watcher::Config::default().labels(well_known::CONTROLLED);
         let all = watcher::Config::default();
-        let mut follower =
-            Follower { client, namespace, changed: changed.clone(), tasks: &mut tasks };
+        let failing = Failing::default();
+        let mut follower = Follower {
+            client,
+            namespace,
+            changed: changed.clone(),
+            failing: failing.clone(),
+            tasks: &mut tasks,
+        };
         let live = Self {
             sets: follower.follow(all.clone()),
             pods: follower.follow(controlled),
             rules: follower.follow(all.clone()),
             decorations: follower.follow(all.clone()),
             jobs: follower.follow(all),
-            absent_operators: Arc::default(),
+            operators: Arc::default(),
+            failing,
             operator_namespace: operator_namespace.to_owned(),
             changed,
             _tasks: JoinSet::new(),
         };
-        let (absent, client) = (live.absent_operators.clone(), client.clone());
+        let (operators, client) = (live.operators.clone(), client.clone());
         let operator_namespace = operator_namespace.to_owned();
         tasks.spawn(async move {
             loop {
-                if let Ok(operators) = absent_operators(&client, &operator_namespace).await {
-                    *absent.lock() = operators;
+                if let Ok(read) = facts::operators(&client, &operator_namespace).await {
+                    *operators.lock() = Some(read);
                 }
                 sleep(LEASE_INTERVAL).await;
             }
@@ -88,16 +112,62 @@ impl Live {
     /// The objects as they are now.
     #[must_use]
     pub fn facts(&self) -> Facts {
+        let operators = self.operators.lock();
+        let unknown = operators.as_ref().and_then(Operators::unknown);
+        let absent = operators.as_ref().filter(|_| unknown.is_none());
         Facts {
             sets: values(&self.sets),
             pods: self.pods.state(),
             rules: values(&self.rules),
             decorations: values(&self.decorations),
             jobs: values(&self.jobs),
-            absent_operators: self.absent_operators.lock().clone(),
+            absent_operators: absent.map(|known| known.absent.clone()).unwrap_or_default(),
             operator_namespace: self.operator_namespace.clone(),
+            unknown: unknown.into_iter().chain(self.failing.reports()).collect(),
             now: clock::now(),
         }
+    }
+}
+
+/// Watches that fail, by resource: since when, and the error.
+#[derive(Clone, Default)]
+struct Failing(Arc<Mutex<BTreeMap<String, (Instant, String)>>>);
+
+impl Failing {
+    /// Records an event of the watch of a resource, or its error.
+    fn record<T>(&self, resource: &str, event: Result<T, watcher::Error>) {
+        let mut failing = self.0.lock();
+        match event {
+            Err(error) if !is_not_served(&error) => {
+                let since = failing.get(resource).map_or_else(Instant::now, |(since, _)| *since);
+                failing.insert(resource.to_owned(), (since, one_line(&error.into())));
+            }
+            Err(_) | Ok(_) => drop(failing.remove(resource)),
+        }
+    }
+
+    /// What is shown of resources whose watch has failed for some time, a sentence each.
+    fn reports(&self) -> Vec<String> {
+        let failing = self.0.lock();
+        let long = failing.iter().filter(|(_, (since, _))| since.elapsed() > REPORT_AFTER);
+        let report = |(resource, (_, error)): (&String, &(Instant, String))| {
+            format!("{resource} may be out of date, because they cannot be watched: {error}")
+        };
+        long.map(report).collect()
+    }
+}
+
+fn is_not_served(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(kube::Error::Api(status))
+        | WatchStartFailed(kube::Error::Api(status))
+        | WatchFailed(kube::Error::Api(status))
+        | WatchError(status) => status.code == NOT_FOUND,
+        InitialListFailed(_)
+        | WatchStartFailed(_)
+        | WatchFailed(_)
+        | watcher::Error::NoResourceVersion => false,
     }
 }
 
@@ -110,6 +180,7 @@ struct Follower<'a> {
     client: &'a Client,
     namespace: &'a str,
     changed: Arc<Notify>,
+    failing: Failing,
     tasks: &'a mut JoinSet<()>,
 }
 
@@ -130,10 +201,10 @@ impl Follower<'_> {
         let events = watcher(api, config)
             .default_backoff()
             .modify(|object| object.managed_fields_mut().clear())
-            .reflect(writer)
-            .touched_objects();
-        let changed = self.changed.clone();
-        self.tasks.spawn(events.for_each(move |_| {
+            .reflect(writer);
+        let (changed, failing) = (self.changed.clone(), self.failing.clone());
+        self.tasks.spawn(events.for_each(move |event| {
+            failing.record(&K::plural(&()), event);
             changed.notify_one();
             ready(())
         }));

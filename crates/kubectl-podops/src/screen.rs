@@ -4,9 +4,6 @@ use std::io::{self, Write as _};
 
 use console::Term;
 
-/// Width of output that is no terminal.
-const WIDTH: usize = 200;
-
 /// Output that shows the present state.
 pub(crate) struct Screen {
     term: Term,
@@ -24,9 +21,9 @@ impl Screen {
         self.term.is_term()
     }
 
-    /// Maximum number of characters in a line.
+    /// Maximum number of characters in a line; unlimited unless the output is a terminal.
     pub(crate) fn width(&self) -> usize {
-        self.term.size_checked().map_or(WIDTH, |(_, width)| usize::from(width))
+        self.term.size_checked().map_or(usize::MAX, |(_, width)| usize::from(width))
     }
 
     /// Shows these lines instead of those shown before. On a terminal, one write moves the cursor up

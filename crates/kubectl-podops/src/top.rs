@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::{
     explain::{self, Facts, age},
+    fit::fit,
     pods::{is_in_service, name, operations},
 };
 
@@ -140,7 +141,7 @@ fn budgets(rule: &PodTransitionRule) -> Vec<Budget> {
     limited.map(budget).collect()
 }
 
-/// Returns the lines of the tables, at most `width` characters wide.
+/// Returns the lines of the tables; those longer than `width` characters are wrapped.
 #[must_use]
 pub fn lines(top: &Top, width: usize) -> Vec<String> {
     let mut lines = vec![format!("{} of {} Pods in service", top.in_service, top.pods)];
@@ -165,7 +166,7 @@ pub fn lines(top: &Top, width: usize) -> Vec<String> {
         let Budget { rule, unavailable, rejecting, .. } = budget;
         lines.push(format!("{rule:<32} {unavailable:<12} {:<16} {rejecting}", limit(budget)));
     }
-    lines.into_iter().map(|line| line.chars().take(width).collect()).collect()
+    fit(lines, width)
 }
 
 fn limit(budget: &Budget) -> String {

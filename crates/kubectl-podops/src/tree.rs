@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::{
     explain::{self, Facts, age},
+    fit::fit,
     pods::{has_condition, is_in_service, label, labels, name},
 };
 
@@ -143,7 +144,7 @@ fn phase(operation: &Operation) -> Option<String> {
     (!operation.is_empty()).then(|| Phase::of(operation).to_string())
 }
 
-/// Returns the lines of a tree, at most `width` characters wide.
+/// Returns the lines of a tree; those longer than `width` characters are wrapped.
 #[must_use]
 pub fn lines(tree: &Tree, width: usize) -> Vec<String> {
     let Tree { subject, desired, available, updated, progress, revisions, now } = tree;
@@ -163,7 +164,7 @@ pub fn lines(tree: &Tree, width: usize) -> Vec<String> {
         let pods = pod_lines(revision, *now).into_iter();
         lines.extend(pods.map(|line| format!("{indent} {line}")));
     }
-    lines.into_iter().map(|line| line.chars().take(width).collect()).collect()
+    fit(lines, width)
 }
 
 fn pod_lines(revision: &RevisionNode, now: Timestamp) -> Vec<String> {

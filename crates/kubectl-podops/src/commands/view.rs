@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
-use kubectl_podops::{cli::Output, explain::Facts, live::Live, top, tree};
+use kubectl_podops::{cli::Output, explain::Facts, fit::fit, live::Live, top, tree};
 use tokio::time::sleep;
 
 use crate::{output::print, screen::Screen, session::Session};
@@ -59,8 +59,10 @@ async fn follow(
             () = live.changed() => {}
             () = sleep(tick) => {}
         }
-        let Some(lines) = draw(&live.facts(), screen.width()) else { return Ok(()) };
-        screen.show(lines)?;
+        let (facts, width) = (live.facts(), screen.width());
+        let Some(lines) = draw(&facts, width) else { return Ok(()) };
+        let warnings = facts.unknown.iter().map(|unknown| format!("Warning: {unknown}"));
+        screen.show(lines.into_iter().chain(fit(warnings, width)).collect())?;
         sleep(REDRAW_MIN_INTERVAL).await;
     }
 }
