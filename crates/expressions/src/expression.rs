@@ -400,6 +400,22 @@ mod tests {
     }
 
     #[test]
+    fn expressions_in_use_are_not_evicted_by_others() {
+        let mut cache = Cache::default();
+        let compiled = compile("true");
+        let key = |source: &str| (VARIABLES.names, source.to_owned());
+        cache.insert(key("in use"), compiled.clone());
+        for n in 0..3 * CACHE_MAX {
+            assert!(cache.get(&key("in use")).is_some(), "evicted by the expression {n}");
+            let other = key(&n.to_string());
+            assert!(cache.get(&other).is_none());
+            cache.insert(other, compiled.clone());
+            assert!(cache.compiled.len() <= CACHE_MAX);
+        }
+        assert!(cache.get(&key("0")).is_none(), "those not used for the longest time are evicted");
+    }
+
+    #[test]
     fn mistakes_are_found_without_an_evaluation() {
         let error = |source: &str| compile(source).unwrap_err().to_string();
         for source in [

@@ -1,7 +1,10 @@
 //! Caches of the objects that belong to CollaSets and PodDecorations: only the parts that planning
 //! needs, to save memory.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
@@ -243,6 +246,10 @@ pub(crate) fn controller<'a, K: Resource>(object: &'a K, kind: &str) -> Option<&
 /// Kuperator, an update needs to know only that they exist.
 const ANNOTATION_MAX: usize = 1 << 10;
 
+/// Length in bytes of the keys and values that are kept of all other annotations of a Pod, in the order of
+/// their keys. An update does not remove an annotation of the template that is beyond it.
+const ANNOTATIONS_MAX: usize = 16 << 10;
+
 /// Returns whether an annotation is one that operators write.
 fn is_own(key: &str) -> bool {
     key.split('/').next().unwrap_or_default().ends_with("kusionstack.io")
@@ -251,12 +258,7 @@ fn is_own(key: &str) -> bool {
 /// Builds the view of a Pod, and removes what it was built from.
 pub(crate) fn trim_pod(pod: &mut SlimPod) {
     if let Some(annotations) = &mut pod.metadata.annotations {
-        annotations.remove(LAST_APPLIED);
-        for (key, value) in annotations {
-            if value.len() > ANNOTATION_MAX && !is_own(key) {
-                *value = String::new();
-            }
-        }
+        trim_annotations(annotations);
     }
     trim_status(pod);
     pod.view = Arc::new(pod.build_view());
@@ -266,6 +268,22 @@ pub(crate) fn trim_pod(pod: &mut SlimPod) {
     if is_controlled(pod) {
         pod.metadata.labels = None;
     }
+}
+
+/// Bounds the annotations that operators do not write.
+fn trim_annotations(annotations: &mut BTreeMap<String, String>) {
+    annotations.remove(LAST_APPLIED);
+    let mut kept = 0;
+    annotations.retain(|key, value| {
+        if is_own(key) {
+            return true;
+        }
+        if value.len() > ANNOTATION_MAX {
+            *value = String::new();
+        }
+        kept += key.len() + value.len();
+        kept <= ANNOTATIONS_MAX
+    });
 }
 
 /// Removes conditions and reasons that planning does not read.
@@ -506,5 +524,17 @@ mod tests {
         assert_eq!(pod.view.annotation("other"), Some(""), "an update may remove it");
         assert_eq!(pod.view.annotation("short"), Some("1"));
         assert_eq!(pod.view.annotation(well_known::DECORATIONS), Some(long.as_str()));
+    }
+
+    #[test]
+    fn the_annotations_of_others_are_bounded() {
+        let of_others = (0..250).map(|n| (format!("other-{n:03}"), "x".repeat(1 << 10)));
+        let own = (well_known::DECORATIONS.to_owned(), "x".repeat(1 << 10));
+        let mut annotations: BTreeMap<String, String> = of_others.chain([own]).collect();
+        trim_annotations(&mut annotations);
+        let kept: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+        assert!(kept <= ANNOTATIONS_MAX + 2 * ANNOTATION_MAX, "{kept} bytes");
+        assert!(annotations.contains_key("other-000") && !annotations.contains_key("other-249"));
+        assert!(annotations.contains_key(well_known::DECORATIONS));
     }
 }
