@@ -83,6 +83,7 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     print_step("100 Pods updated to an image that cannot be pulled");
     rollouts::failing_rollout(programs, &mut rows).await?;
     if quick {
+        forbidden(&cluster, &mut rows)?;
         return table(TITLE, "bench", &rows);
     }
     print_step("1,000 Pods: memory");
@@ -109,6 +110,7 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     many_sets(&cluster, &mut rows).await?;
     print_step("5,000 Pods in one CollaSet: create, update in place, scale out to 10,000");
     big(&cluster, &mut rows).await.context("CollaSet of 5,000 Pods")?;
+    forbidden(&cluster, &mut rows)?;
     table(TITLE, "bench", &rows)
 }
 
@@ -542,6 +544,11 @@ async fn steady_state(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<
     let (requests, _) = cluster.requests(from)?;
     let writes = requests.iter().filter(|r| r.is_operator_request() && r.is_write()).count();
     rows.push(zero("writes by all operators in 11 min with 1,000 stable Pods", writes));
+    Ok(())
+}
+
+/// Requests of operators that were forbidden since the cluster was started.
+fn forbidden(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()> {
     let (all, _) = cluster.requests(0)?;
     let forbidden = all.iter().filter(|r| r.is_operator_request() && r.code() == 403).count();
     rows.push(zero("requests forbidden by the shipped roles", forbidden));
@@ -621,6 +628,7 @@ async fn large_pods(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()
         ("collaset-operator", "peak memory for 1,000 large Pods, collaset-operator"),
         ("consist-operator", "peak memory for 1,000 large Pods, consist-operator"),
         ("lifecycle-operator", "peak memory for 1,000 large Pods, lifecycle-operator"),
+        ("operationjob-operator", "peak memory for 1,000 large Pods, operationjob-operator"),
         ("transition-rule-operator", "peak memory for 1,000 large Pods, transition-rule-operator"),
     ] {
         let peak = cluster.operator(operator)?.peak_mebibytes();

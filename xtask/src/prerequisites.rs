@@ -22,6 +22,8 @@ enum Source {
     Apt(&'static str),
     /// Has to be installed by the user.
     User,
+    /// Right that root has.
+    Right,
 }
 
 const GO: Prerequisite =
@@ -43,6 +45,12 @@ const DPKG: Prerequisite = Prerequisite {
     check: &["sh", "-c", "dpkg-deb --version && apt-get --version"],
     source: Source::User,
 };
+/// Tests of images and webhooks mount files over those of the system, each in a mount namespace of its own.
+const MOUNT_NAMESPACE: Prerequisite = Prerequisite {
+    name: "the right to create mount namespaces",
+    check: &["unshare", "--mount", "true"],
+    source: Source::Right,
+};
 const RUSTFMT: Prerequisite = Prerequisite {
     name: "rustfmt",
     check: &["cargo", "fmt", "--version"],
@@ -60,7 +68,7 @@ const CLIPPY: Prerequisite = Prerequisite {
 ///
 /// If a program is missing and cannot be installed.
 pub(crate) fn for_tests() -> anyhow::Result<()> {
-    ensure(&[RUSTFMT, CLIPPY, GO, PYTHON, PYTHON_VENV, HAPROXY, DPKG])
+    ensure(&[RUSTFMT, CLIPPY, GO, PYTHON, PYTHON_VENV, HAPROXY, DPKG, MOUNT_NAMESPACE])
 }
 
 /// Installs what the demo needs.
@@ -142,7 +150,7 @@ fn install_commands(missing: &[&Prerequisite], needs_sudo: bool) -> Vec<Vec<Stri
     let mut commands = Vec::new();
     let components = names(missing, |source| match source {
         Source::Rustup(component) => Some(component),
-        Source::Apt(_) | Source::User => None,
+        Source::Apt(_) | Source::User | Source::Right => None,
     });
     if !components.is_empty() {
         commands.push(words(&format!("rustup component add {components}")));
@@ -159,7 +167,7 @@ fn install_commands(missing: &[&Prerequisite], needs_sudo: bool) -> Vec<Vec<Stri
 fn packages(missing: &[&Prerequisite]) -> String {
     names(missing, |source| match source {
         Source::Apt(package) => Some(package),
-        Source::Rustup(_) | Source::User => None,
+        Source::Rustup(_) | Source::User | Source::Right => None,
     })
 }
 
@@ -183,6 +191,7 @@ fn instructions(missing: &[&Prerequisite]) -> String {
                 steps.push(format!("run `rustup component add {component}`"));
             }
             Source::User => steps.push(format!("install {}", prerequisite.name)),
+            Source::Right => steps.push("run it as root".to_owned()),
             Source::Apt(_) => {}
         }
     }
@@ -213,6 +222,12 @@ mod tests {
     fn what_cannot_be_installed_is_named_in_one_line() {
         let text = instructions(&[&HAPROXY, &GO]);
         assert_eq!(text, "missing: haproxy, go; run `apt-get install haproxy` as root; install go");
+    }
+
+    #[test]
+    fn a_missing_right_is_named_with_who_has_it() {
+        let text = instructions(&[&MOUNT_NAMESPACE]);
+        assert_eq!(text, "missing: the right to create mount namespaces; run it as root");
     }
 
     #[test]

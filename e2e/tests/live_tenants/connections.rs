@@ -8,10 +8,13 @@ use tokio::{
     time::{interval, timeout},
 };
 
-/// Number of connections that the tenant holds to each operator.
+/// Number of connections from one address.
 const CONNECTIONS: usize = 200;
-/// Number of connections that the tenant opens per second to each port.
-const OPENED_PER_SECOND: usize = 60;
+/// Number of connections that the tenant opens at once, every second, to each port: more than any of them
+/// accepts in total, so that each port closes some to serve others.
+const FLOOD: usize = 300;
+/// Number of addresses from which it opens them, so that few are closed because of their address.
+const SOURCES: usize = 20;
 /// Most connections to the xDS port that one client may have.
 const XDS_CONNECTIONS: usize = 32;
 /// Failed probes after which the kubelet restarts an operator.
@@ -31,18 +34,16 @@ pub(super) async fn hold_connections(address: SocketAddr) -> Vec<TcpStream> {
     held
 }
 
-/// Holds as many connections as it can until it is dropped, from several addresses, and opens others in place
-/// of those that are closed, at most [`OPENED_PER_SECOND`].
+/// Holds [`FLOOD`] connections until it is dropped, and opens others in place of those that are closed.
 pub(super) async fn flood(address: SocketAddr) {
     let mut held: Vec<TcpStream> = Vec::new();
     let mut second = interval(Duration::from_secs(1));
     loop {
         second.tick().await;
         held.retain(is_open);
-        let missing = CONNECTIONS - held.len();
-        for n in 0..missing.min(OPENED_PER_SECOND) {
+        for n in held.len()..FLOOD {
             let socket = TcpSocket::new_v4().unwrap();
-            socket.bind(format!("127.0.0.{}:0", 2 + n % 4).parse().unwrap()).unwrap();
+            socket.bind(format!("127.0.0.{}:0", 2 + n % SOURCES).parse().unwrap()).unwrap();
             held.extend(socket.connect(address).await.ok());
         }
     }

@@ -61,6 +61,7 @@ async fn a_tenant_affects_only_its_namespace() {
     cluster.create_rule("web", app("web"), at_most(PODS / 2)).await.unwrap();
     cluster.create_and_wait("web", PODS, &json!({})).await.unwrap();
     let undisturbed = Updates::measure(&cluster, "web", PODS, "undisturbed", 5).await.unwrap();
+    let exits = |operator: &str| cluster.operator(operator).unwrap().exits().len();
     let tenant = Tenant::new(&cluster, TENANT).await.unwrap();
     too_many_replicas_are_rejected(&tenant).await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -74,13 +75,13 @@ async fn a_tenant_affects_only_its_namespace() {
     create_objects_that_cannot_be_decoded(&tenant).await;
     a_backend_of_others_is_not_used(&cluster, &tenant, &haproxy, &instance).await;
     create_pods_with_many_labels(&tenant).await;
+    assert_eq!(OPERATORS.map(exits), [0; OPERATORS.len()], "exits of {OPERATORS:?}");
     // Also when the operators list them.
     for operator in OPERATORS {
         cluster.kill_and_restart(operator).await.unwrap();
     }
     cluster.set_image("web", "nginx:restarted").await.unwrap();
     cluster.wait_until_rolled_out("web", PODS, TIMEOUT).await.unwrap();
-    let exits = |operator: &str| cluster.operator(operator).unwrap().exits().len();
     let known = OPERATORS.map(exits);
     approvals_are_reserved_to_the_operators(&cluster, &tenant).await;
     let mut held = vec![xds];

@@ -60,9 +60,11 @@ const COSTLY_PODS: usize = 10;
 const COSTLY_LABELS: usize = 150;
 /// Number of PodTransitionRules with the maximum number of expressions, each just below the limit.
 const COSTLY_RULES: usize = 3;
+/// Number of PodTransitionRules whose expressions, 32 each, are all different.
+const DISTINCT_RULES: usize = 10;
 
 /// Creates rules whose expressions cost almost as much as is permitted, and deny in the end, and Pods for
-/// which they are evaluated again and again.
+/// which they are evaluated again and again. Other rules for these Pods have hundreds of expressions.
 pub(super) async fn create_costly_rules(tenant: &Tenant<'_>) {
     let each = "pod.metadata.labels.all(x, pod.metadata.labels.all(y, x != y || true))";
     let expressions = (0..32).map(|n| if n < 31 { each.to_owned() } else { format!("!{each}") });
@@ -72,6 +74,14 @@ pub(super) async fn create_costly_rules(tenant: &Tenant<'_>) {
     let rules = json!(rules.collect::<Vec<_>>());
     for n in 0..COSTLY_RULES {
         tenant.create_rule(&format!("costly-{n}"), "costly", &rules).await.unwrap();
+    }
+    for n in 0..DISTINCT_RULES {
+        let rules = (0..32).map(|i| {
+            let expression = format!("pod.metadata.name != 'never-{n}-{i}'");
+            json!({ "name": format!("n{i}"), "cel": { "expression": expression } })
+        });
+        let rules = json!(rules.collect::<Vec<_>>());
+        tenant.create_rule(&format!("distinct-{n}"), "costly", &rules).await.unwrap();
     }
     let pods = (0..COSTLY_PODS).map(|n| {
         let labels = (0..COSTLY_LABELS).map(|n| (format!("l{n}"), json!("")));
