@@ -15,7 +15,7 @@ const PODS: usize = 100;
 /// Number of writes that may be rejected while Pods are created or deleted. The first write of a Pod and its
 /// delete require the observed resourceVersion, because what they rest on is more than the labels; a node that
 /// writes first makes the operator decide again.
-const REJECTED_MAX: usize = PODS / 4;
+const REJECTED_MAX: usize = PODS / 2;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_write_conflicts_with_prompt_kubelets() {

@@ -10,9 +10,12 @@ use tokio::{
 
 /// Number of connections from one address.
 const CONNECTIONS: usize = 200;
-/// Number of connections that the tenant opens at once, every second, to each port: more than any of them
-/// accepts in total, so that each port closes some to serve others.
-const FLOOD: usize = 300;
+/// Number of connections that the tenant holds to each port of probes, which accepts 128.
+pub(super) const TO_PROBES: usize = 140;
+/// Number of connections that the tenant holds to each port of webhooks, which accepts 256.
+pub(super) const TO_WEBHOOKS: usize = 280;
+/// Number of connections that the tenant holds to the xDS port, which accepts more.
+pub(super) const TO_XDS: usize = 200;
 /// Number of addresses from which it opens them, so that few are closed because of their address.
 const SOURCES: usize = 20;
 /// Most connections to the xDS port that one client may have.
@@ -34,14 +37,14 @@ pub(super) async fn hold_connections(address: SocketAddr) -> Vec<TcpStream> {
     held
 }
 
-/// Holds [`FLOOD`] connections until it is dropped, and opens others in place of those that are closed.
-pub(super) async fn flood(address: SocketAddr) {
+/// Holds connections until it is dropped; every second, it opens others in place of those that are closed.
+pub(super) async fn flood(address: SocketAddr, connections: usize) {
     let mut held: Vec<TcpStream> = Vec::new();
     let mut second = interval(Duration::from_secs(1));
     loop {
         second.tick().await;
         held.retain(is_open);
-        for n in held.len()..FLOOD {
+        for n in held.len()..connections {
             let socket = TcpSocket::new_v4().unwrap();
             socket.bind(format!("127.0.0.{}:0", 2 + n % SOURCES).parse().unwrap()).unwrap();
             held.extend(socket.connect(address).await.ok());

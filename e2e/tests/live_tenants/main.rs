@@ -20,7 +20,10 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet};
 
 use self::{
-    connections::{assert_envoys_are_served, assert_probe_is_answered, flood, hold_connections},
+    connections::{
+        TO_PROBES, TO_WEBHOOKS, TO_XDS, assert_envoys_are_served, assert_probe_is_answered, flood,
+        hold_connections,
+    },
     objects::{create_objects_that_cannot_be_decoded, create_pods_with_many_labels},
     rights::{
         OWN_BACKEND, a_backend_of_others_is_not_used, a_leaked_url_permits_nothing,
@@ -67,7 +70,11 @@ async fn a_tenant_affects_only_its_namespace() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     create_rules(&tenant, silent.local_addr().unwrap()).await;
     create_waiting_pods(&tenant).await;
+    assert_eq!(OPERATORS.map(exits), [0; OPERATORS.len()], "exits of {OPERATORS:?}");
     a_leaked_url_permits_nothing(&cluster, &tenant).await;
+    // It was suspended, and may have lost its Lease.
+    cluster.kill_and_restart("lifecycle-operator").await.unwrap();
+    let known = OPERATORS.map(exits);
     create_costly_rules(&tenant).await;
     create_rejected_set(&tenant).await;
     create_flickering_set(&tenant).await;
@@ -75,7 +82,7 @@ async fn a_tenant_affects_only_its_namespace() {
     create_objects_that_cannot_be_decoded(&tenant).await;
     a_backend_of_others_is_not_used(&cluster, &tenant, &haproxy, &instance).await;
     create_pods_with_many_labels(&tenant).await;
-    assert_eq!(OPERATORS.map(exits), [0; OPERATORS.len()], "exits of {OPERATORS:?}");
+    assert_eq!(OPERATORS.map(exits), known, "exits of {OPERATORS:?}");
     // Also when the operators list them.
     for operator in OPERATORS {
         cluster.kill_and_restart(operator).await.unwrap();
@@ -84,14 +91,15 @@ async fn a_tenant_affects_only_its_namespace() {
     cluster.wait_until_rolled_out("web", PODS, TIMEOUT).await.unwrap();
     let known = OPERATORS.map(exits);
     approvals_are_reserved_to_the_operators(&cluster, &tenant).await;
-    let mut held = vec![xds];
+    let mut ports = vec![(xds, TO_XDS)];
     for operator in OPERATORS {
-        held.extend(cluster.admission_address(operator));
-        held.push(cluster.metrics_address(operator).unwrap());
+        ports.extend(cluster.admission_address(operator).map(|address| (address, TO_WEBHOOKS)));
+        ports.push((cluster.metrics_address(operator).unwrap(), TO_PROBES));
     }
     let refused = hold_connections(xds).await;
     assert_envoys_are_served(xds, &refused).await;
-    let mut flood: JoinSet<()> = held.into_iter().map(flood).collect();
+    let mut flood: JoinSet<()> =
+        ports.into_iter().map(|(address, connections)| flood(address, connections)).collect();
     flood.spawn(flicker(tenant.api(), tenant.api()));
     let disturbed = Updates::measure(&cluster, "web", PODS, "disturbed", 5).await.unwrap();
     a_pod_is_deleted_gracefully(&cluster).await;
