@@ -64,7 +64,7 @@ const COSTLY_RULES: usize = 3;
 const DISTINCT_RULES: usize = 10;
 
 /// Creates rules whose expressions cost almost as much as is permitted, and deny in the end, and Pods for
-/// which they are evaluated again and again. Other rules for these Pods have hundreds of expressions.
+/// which they are evaluated again and again. Other rules have hundreds of different expressions.
 pub(super) async fn create_costly_rules(tenant: &Tenant<'_>) {
     let each = "pod.metadata.labels.all(x, pod.metadata.labels.all(y, x != y || true))";
     let expressions = (0..32).map(|n| if n < 31 { each.to_owned() } else { format!("!{each}") });
@@ -81,7 +81,7 @@ pub(super) async fn create_costly_rules(tenant: &Tenant<'_>) {
             json!({ "name": format!("n{i}"), "cel": { "expression": expression } })
         });
         let rules = json!(rules.collect::<Vec<_>>());
-        tenant.create_rule(&format!("distinct-{n}"), "costly", &rules).await.unwrap();
+        tenant.create_rule(&format!("distinct-{n}"), "frozen", &rules).await.unwrap();
     }
     let pods = (0..COSTLY_PODS).map(|n| {
         let labels = (0..COSTLY_LABELS).map(|n| (format!("l{n}"), json!("")));
