@@ -42,6 +42,9 @@ use self::{
 /// Namespace of the tenant.
 const TENANT: &str = "tenant";
 const PODS: i32 = 10;
+/// Number of Pods of the other namespace that its rule permits out of service. Small, because a rule reserves
+/// once in a second: with a large number, a reservation that comes a moment late costs a large part of the time.
+const OUT_MAX: i32 = 3;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_affects_only_its_namespace() {
@@ -61,7 +64,7 @@ async fn a_tenant_affects_only_its_namespace() {
     let cluster = cluster.with_graceful_deletion().await.unwrap();
     // All operators take part in the rollouts of the other namespace.
     cluster.create_managed_service("web", json!({ "app": "web" }), &json!({})).await.unwrap();
-    cluster.create_rule("web", app("web"), at_most(PODS / 2)).await.unwrap();
+    cluster.create_rule("web", app("web"), at_most(OUT_MAX)).await.unwrap();
     cluster.create_and_wait("web", PODS, &json!({})).await.unwrap();
     let undisturbed = Updates::measure(&cluster, "web", PODS, "undisturbed", 5).await.unwrap();
     let exits = |operator: &str| cluster.operator(operator).unwrap().exits().len();
