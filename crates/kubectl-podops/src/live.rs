@@ -15,7 +15,7 @@ use kube::{
     runtime::{
         WatchStreamExt as _,
         reflector::{self, Store, store::WriterDropped},
-        watcher::{self, watcher},
+        watcher::{self, Event, watcher},
     },
 };
 use parking_lot::Mutex;
@@ -123,7 +123,7 @@ impl Live {
             jobs: values(&self.jobs),
             absent_operators: absent.map(|known| known.absent.clone()).unwrap_or_default(),
             operator_namespace: self.operator_namespace.clone(),
-            unknown: unknown.into_iter().chain(self.failing.reports()).collect(),
+            unknown: unknown.into_iter().chain(self.failing.reports(Instant::now())).collect(),
             now: clock::now(),
         }
     }
@@ -135,21 +135,25 @@ struct Failing(Arc<Mutex<BTreeMap<String, (Instant, String)>>>);
 
 impl Failing {
     /// Records an event of the watch of a resource, or its error.
-    fn record<T>(&self, resource: &str, event: Result<T, watcher::Error>) {
+    fn record<T>(&self, resource: &str, event: Result<Event<T>, watcher::Error>) {
         let mut failing = self.0.lock();
         match event {
             Err(error) if !is_not_served(&error) => {
                 let since = failing.get(resource).map_or_else(Instant::now, |(since, _)| *since);
                 failing.insert(resource.to_owned(), (since, one_line(&error.into())));
             }
+            // Another attempt begins.
+            Ok(Event::Init) => {}
             Err(_) | Ok(_) => drop(failing.remove(resource)),
         }
     }
 
     /// What is shown of resources whose watch has failed for some time, a sentence each.
-    fn reports(&self) -> Vec<String> {
+    fn reports(&self, now: Instant) -> Vec<String> {
         let failing = self.0.lock();
-        let long = failing.iter().filter(|(_, (since, _))| since.elapsed() > REPORT_AFTER);
+        let long = failing
+            .iter()
+            .filter(|(_, (since, _))| now.saturating_duration_since(*since) > REPORT_AFTER);
         let report = |(resource, (_, error)): (&String, &(Instant, String))| {
             format!("{resource} may be out of date, because they cannot be watched: {error}")
         };
@@ -209,5 +213,31 @@ impl Follower<'_> {
             ready(())
         }));
         store
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn error(code: u16) -> Result<Event<Pod>, watcher::Error> {
+        let status = Status { code, message: "pods is forbidden".to_owned(), ..Status::default() };
+        Err(watcher::Error::InitialListFailed(kube::Error::Api(status.boxed())))
+    }
+
+    #[test]
+    fn a_watch_that_fails_for_some_time_is_reported() {
+        let failing = Failing::default();
+        let later = Instant::now() + REPORT_AFTER * 2;
+        failing.record("pods", error(403));
+        failing.record("pods", Ok(Event::<Pod>::Init));
+        assert_eq!(failing.reports(Instant::now()), Vec::<String>::new());
+        let report = failing.reports(later).concat();
+        assert!(report.starts_with("pods may be out of date") && report.contains("forbidden"));
+        failing.record("pods", Ok(Event::<Pod>::InitDone));
+        failing.record("operationjobs", error(NOT_FOUND));
+        assert_eq!(failing.reports(later), Vec::<String>::new());
     }
 }

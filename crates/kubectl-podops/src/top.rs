@@ -203,7 +203,7 @@ mod tests {
         let now = Timestamp::from_second(61).unwrap();
         let pods = [other].into_iter().chain(pods).collect();
         let facts = Facts { pods, now, ..Facts::default() };
-        let lines = lines(&top(&facts), 100);
+        let lines = lines(&top(&facts), usize::MAX);
         assert_eq!(lines[0], "0 of 5 Pods in service");
         assert!(lines[2].starts_with("collaset                 PreCheck     5"), "{lines:#?}");
         assert!(lines[4].starts_with("4     1m       a, b, c: audit has not permitted it"));
@@ -221,7 +221,7 @@ mod tests {
         });
         let rules = vec![serde_json::from_value(rule).unwrap()];
         let facts = Facts { rules, ..Facts::default() };
-        let lines = lines(&top(&facts), 100);
+        let lines = lines(&top(&facts), usize::MAX);
         let columns: Vec<&str> = lines[2].split_whitespace().collect();
         assert_eq!(columns, ["web/tenth", "2", "at", "most", "2", "3"]);
     }
