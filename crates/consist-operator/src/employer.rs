@@ -151,15 +151,10 @@ impl SlimEmployer {
         self.annotation(consist::BACKEND).or(self.default_backend)
     }
 
-    /// Returns whether only a Pod that is not Ready receives no traffic of the employer: its
-    /// backend observes the traffic and cannot end it.
+    /// Returns whether its traffic is routed by EndpointSlices, which Kubernetes maintains: the
+    /// backend only observes the traffic, and a Pod that is Ready receives it.
     #[must_use]
-    pub fn follows_readiness(&self) -> bool {
-        self.uses_endpoint_slices()
-    }
-
-    /// Returns whether its traffic is routed by EndpointSlices, which Kubernetes maintains.
-    fn uses_endpoint_slices(&self) -> bool {
+    pub fn uses_endpoint_slices(&self) -> bool {
         self.backend() == Some(endpointslice::NAME)
     }
 

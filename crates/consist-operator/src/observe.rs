@@ -304,7 +304,7 @@ pub fn members(
         if !selected && !pod.refers_to(employer) {
             continue;
         }
-        let drainable = !selected || pod.has_readiness_gate() || !employer.follows_readiness();
+        let drainable = !selected || pod.has_readiness_gate() || !employer.uses_endpoint_slices();
         let view = pod.view(selected && drainable, &finalizer);
         members.push(MemberView { drainable, ..view });
     }

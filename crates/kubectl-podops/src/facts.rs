@@ -41,8 +41,8 @@ pub async fn read(
         optional::<OperationJob>(client, namespace),
         operators(client, operator_namespace),
     )?;
-    let mut unknown: Vec<String> = operators.unknown().into_iter().collect();
-    let absent_operators = if unknown.is_empty() { operators.absent } else { Vec::new() };
+    let absent_operators = operators.known_absent();
+    let mut unknown: Vec<String> = operators.unknown.into_iter().collect();
     Ok(Facts {
         sets,
         pods: pods.items.into_iter().map(Arc::new).collect(),
@@ -97,31 +97,19 @@ where
     }
 }
 
-/// Operators of a namespace.
+/// What is known of the operators in a namespace.
 pub(crate) struct Operators {
     /// Those that are not running: whose Lease is not renewed, or which have neither a Lease nor a
     /// Deployment with available Pods. Empty if the user may not list Leases.
     pub(crate) absent: Vec<String>,
-    namespace: String,
-    /// Whether the user may list Leases.
-    is_readable: bool,
-    /// Whether any operator has a Lease or a Deployment.
-    is_any_installed: bool,
+    /// Why that is not known, as a sentence.
+    pub(crate) unknown: Option<String>,
 }
 
 impl Operators {
-    /// Why it is not known which operators run, as a sentence; `None` if it is known.
-    pub(crate) fn unknown(&self) -> Option<String> {
-        let Self { namespace, is_readable, is_any_installed, .. } = self;
-        if !is_readable {
-            let missing = format!("you may not list Leases in namespace {namespace}");
-            return Some(format!("whether operators run is not known: {missing}"));
-        }
-        (!is_any_installed).then(|| {
-            format!(
-                "no operator is installed in namespace {namespace}; --operator-namespace names another"
-            )
-        })
+    /// Returns the operators that are known not to run.
+    pub(crate) fn known_absent(&self) -> Vec<String> {
+        if self.unknown.is_none() { self.absent.clone() } else { Vec::new() }
     }
 }
 
@@ -133,15 +121,13 @@ impl Operators {
 /// missing rights.
 pub(crate) async fn operators(client: &Client, namespace: &str) -> kube::Result<Operators> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
-    let unreadable = Operators {
-        absent: Vec::new(),
-        namespace: namespace.to_owned(),
-        is_readable: false,
-        is_any_installed: false,
-    };
     let leases = match leases.list(&ListParams::default()).await {
         Ok(leases) => leases.items,
-        Err(kube::Error::Api(_)) => return Ok(unreadable),
+        Err(kube::Error::Api(_)) => {
+            let missing = format!("you may not list Leases in namespace {namespace}");
+            let unknown = format!("whether operators run is not known: {missing}");
+            return Ok(Operators { absent: Vec::new(), unknown: Some(unknown) });
+        }
         Err(error) => return Err(error),
     };
     let deployments = optional::<Deployment>(client, namespace).await?.unwrap_or_default();
@@ -154,8 +140,13 @@ pub(crate) async fn operators(client: &Client, namespace: &str) -> kube::Result<
     let is_any_installed = OPERATORS.iter().any(|operator| {
         lease_of(operator).is_some() || deployments.iter().any(|known| is_named(known, operator))
     });
-    let absent = absent.map(|operator| (*operator).to_owned()).collect();
-    Ok(Operators { absent, is_readable: true, is_any_installed, ..unreadable })
+    let none = format!(
+        "no operator is installed in namespace {namespace}; --operator-namespace names another"
+    );
+    Ok(Operators {
+        absent: absent.map(|operator| (*operator).to_owned()).collect(),
+        unknown: (!is_any_installed).then_some(none),
+    })
 }
 
 fn is_named(object: &impl Resource, name: &str) -> bool {

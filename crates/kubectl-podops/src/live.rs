@@ -12,6 +12,7 @@ use futures::StreamExt as _;
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
 use kube::{
     Api, Client, Resource, ResourceExt as _,
+    core::Status,
     runtime::{
         WatchStreamExt as _,
         reflector::{self, Store, store::WriterDropped},
@@ -113,15 +114,14 @@ impl Live {
     #[must_use]
     pub fn facts(&self) -> Facts {
         let operators = self.operators.lock();
-        let unknown = operators.as_ref().and_then(Operators::unknown);
-        let absent = operators.as_ref().filter(|_| unknown.is_none());
+        let unknown = operators.as_ref().and_then(|known| known.unknown.clone());
         Facts {
             sets: values(&self.sets),
             pods: self.pods.state(),
             rules: values(&self.rules),
             decorations: values(&self.decorations),
             jobs: values(&self.jobs),
-            absent_operators: absent.map(|known| known.absent.clone()).unwrap_or_default(),
+            absent_operators: operators.as_ref().map(Operators::known_absent).unwrap_or_default(),
             operator_namespace: self.operator_namespace.clone(),
             unknown: unknown.into_iter().chain(self.failing.reports(Instant::now())).collect(),
             now: clock::now(),
@@ -161,18 +161,20 @@ impl Failing {
     }
 }
 
+/// Returns the API server's answer to a list or watch that it has rejected.
+#[must_use]
+pub fn rejection(error: &watcher::Error) -> Option<&Status> {
+    let (watcher::Error::InitialListFailed(kube::Error::Api(status))
+    | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+    | watcher::Error::WatchFailed(kube::Error::Api(status))) = error
+    else {
+        return None;
+    };
+    Some(status)
+}
+
 fn is_not_served(error: &watcher::Error) -> bool {
-    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
-    match error {
-        InitialListFailed(kube::Error::Api(status))
-        | WatchStartFailed(kube::Error::Api(status))
-        | WatchFailed(kube::Error::Api(status))
-        | WatchError(status) => status.code == NOT_FOUND,
-        InitialListFailed(_)
-        | WatchStartFailed(_)
-        | WatchFailed(_)
-        | watcher::Error::NoResourceVersion => false,
-    }
+    rejection(error).is_some_and(|status| status.code == NOT_FOUND)
 }
 
 fn values<K: Resource<DynamicType = ()> + Clone + 'static>(store: &Store<K>) -> Vec<K> {
@@ -218,8 +220,6 @@ impl Follower<'_> {
 
 #[cfg(test)]
 mod tests {
-    use kube::core::Status;
-
     use super::*;
 
     fn error(code: u16) -> Result<Event<Pod>, watcher::Error> {

@@ -17,6 +17,7 @@ use kube::{
 };
 use kubectl_podops::{
     cli::Output,
+    live::rejection,
     trace::{Trace, lines, svg},
 };
 use podops_api::lifecycle::PodLifecycle;
@@ -97,13 +98,7 @@ async fn follow(pods: Api<Pod>, name: &str, trace: &mut Trace) -> anyhow::Result
 
 /// Returns whether another attempt to watch would fail, too.
 fn is_refused(error: &watcher::Error) -> bool {
-    let (watcher::Error::InitialListFailed(kube::Error::Api(status))
-    | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-    | watcher::Error::WatchFailed(kube::Error::Api(status))) = error
-    else {
-        return false;
-    };
-    [401, 403, 404].contains(&status.code)
+    rejection(error).is_some_and(|status| [401, 403, 404].contains(&status.code))
 }
 
 fn write(path: &Path, drawing: &str) -> anyhow::Result<()> {
