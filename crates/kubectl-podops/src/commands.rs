@@ -142,13 +142,14 @@ pub(crate) async fn explain(
 }
 
 async fn pod_explanation(session: &Session, name: &str) -> anyhow::Result<Option<Explanation>> {
-    let mut facts = session.facts().await?;
     let pods: Api<Pod> = Api::namespaced(session.client.clone(), &session.namespace);
+    let Some(pod) = pods.get_opt(name).await.context("cannot read the Pod")? else {
+        return Ok(None);
+    };
+    let mut facts = session.facts().await?;
     // A Pod that is not under control is not listed.
-    if let Some(pod) = pods.get_opt(name).await? {
-        facts.pods.retain(|known| known.metadata.name.as_deref() != Some(name));
-        facts.pods.push(Arc::new(pod));
-    }
+    facts.pods.retain(|known| known.metadata.name.as_deref() != Some(name));
+    facts.pods.push(Arc::new(pod));
     Ok(explain_pod(&facts, name))
 }
 

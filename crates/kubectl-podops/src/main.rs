@@ -25,7 +25,7 @@ async fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return podops_command_line::usage_status(&error, "; see --help"),
     };
-    match run(cli).await {
+    match Box::pin(run(cli)).await {
         Ok(status) => status,
         Err(error) => {
             podops_command_line::report(&error);

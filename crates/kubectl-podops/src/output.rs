@@ -1,9 +1,15 @@
 //! Output of commands.
 
-use std::io::{self, Write as _};
+use std::{
+    future::pending,
+    io::{self, Write as _},
+    thread,
+};
 
 use kubectl_podops::{cli::Output, names::Names};
+use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
+use tokio::sync::oneshot;
 
 /// Prints a line.
 ///
@@ -31,4 +37,24 @@ pub(crate) fn print(
         Output::Name => value.names().into_iter().map(|name| name + "\n").collect(),
     };
     Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+/// Waits until the reader of the output has ended, without a write to it; returns that error.
+pub(crate) async fn closed() -> io::Error {
+    let (sender, receiver) = oneshot::channel();
+    // It waits until the process ends if the output is a file.
+    thread::spawn(move || {
+        let stdout = io::stdout();
+        // An error is reported without being requested.
+        let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+        let error = match poll(&mut polled, None) {
+            Ok(_) => io::ErrorKind::BrokenPipe.into(),
+            Err(error) => io::Error::from(error),
+        };
+        drop(sender.send(error));
+    });
+    match receiver.await {
+        Ok(error) => error,
+        Err(_) => pending().await,
+    }
 }

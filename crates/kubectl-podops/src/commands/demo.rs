@@ -14,7 +14,7 @@ use podops_api::collaset::CollaSet;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::{MANAGER, NO_COLLASETS, is_not_served};
+use super::MANAGER;
 use crate::{output::print_line, screen::Screen, session::Session};
 
 /// Interval of redraws.
@@ -29,13 +29,13 @@ pub(crate) async fn demo(
 ) -> anyhow::Result<ExitCode> {
     let namespace = &session.namespace;
     let name = demo::NAME;
+    session.check_namespace().await?;
     // Reports a missing permission, for which the live tree would wait.
     session.facts().await?;
     heading(&format!("create collaset/{name} with {} Pods", demo.replicas))?;
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     let created = match session.sets().create(&params, &demo.set()?).await {
         Ok(created) => created,
-        Err(kube::Error::Api(status)) if is_not_served(&status) => bail!(NO_COLLASETS),
         Err(kube::Error::Api(status)) if status.is_already_exists() => {
             bail!("collaset/{name} exists in namespace {namespace}; delete it first")
         }

@@ -81,7 +81,10 @@ async fn stored(session: &Session, namespace: &str, manifest: &Value) -> anyhow:
     let sets: Api<DynamicObject> = Api::namespaced_with(session.client.clone(), namespace, &kind);
     let object: DynamicObject = serde_json::from_value(manifest.clone())?;
     let name = object.name_any();
-    let known = sets.get_opt(&name).await.context("cannot read the CollaSet")?;
+    let known = match sets.get_opt(&name).await {
+        Err(kube::Error::Api(status)) if is_not_served(&status) => bail!(NO_COLLASETS),
+        known => known.context("cannot read the CollaSet")?,
+    };
     let result = if let Some(known) = known {
         let last_applied = known.annotations().get(LAST_APPLIED);
         let last_applied = last_applied.and_then(|text| serde_json::from_str(text).ok());
@@ -91,10 +94,7 @@ async fn stored(session: &Session, namespace: &str, manifest: &Value) -> anyhow:
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         sets.create(&dry_run, &object).await
     };
-    let admitted = match result {
-        Err(kube::Error::Api(status)) if is_not_served(&status) => bail!(NO_COLLASETS),
-        result => result.context("the API server rejects the CollaSet")?,
-    };
+    let admitted = result.context("the API server rejects the CollaSet")?;
     Ok(serde_json::to_value(admitted)?)
 }
 

@@ -1,12 +1,16 @@
 //! Commands that show the present state, once or until they are interrupted.
 
-use std::{process::ExitCode, time::Duration};
+use std::{pin::pin, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use kubectl_podops::{cli::Output, explain::Facts, fit::fit, live::Live, top, tree};
 use tokio::time::sleep;
 
-use crate::{output::print, screen::Screen, session::Session};
+use crate::{
+    output::{closed, print},
+    screen::Screen,
+    session::Session,
+};
 
 /// Interval of redraws of a terminal without changes.
 const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
@@ -42,7 +46,8 @@ pub(crate) async fn watch_top(session: &Session) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Draws whenever an object of the namespace has changed, until there is nothing to draw any more.
+/// Draws whenever an object of the namespace has changed, until there is nothing to draw any more, or the
+/// reader of the output has ended.
 async fn follow(
     session: &Session,
     draw: impl Fn(&Facts, usize) -> Option<Vec<String>>,
@@ -54,8 +59,10 @@ async fn follow(
     let live = Live::start(client, namespace, operator_namespace).await?;
     // Times are shown, so a terminal is redrawn without changes, too.
     let tick = if screen.is_terminal() { REDRAW_INTERVAL } else { Duration::MAX };
+    let mut closed = pin!(closed());
     loop {
         tokio::select! {
+            error = &mut closed => return Err(error.into()),
             () = live.changed() => {}
             () = sleep(tick) => {}
         }

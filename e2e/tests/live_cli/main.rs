@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod bad_input;
+
 use std::{
     collections::BTreeSet,
     process::{Command, Output, Stdio},
@@ -28,7 +30,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Guide with the table of the prepared situations.
-const GUIDE: &str = include_str!("../../docs/how-to/why-is-my-pod-waiting.md");
+const GUIDE: &str = include_str!("../../../docs/how-to/why-is-my-pod-waiting.md");
 
 /// Situation of one Pod, CollaSet or node, and a part of its explanation.
 struct Situation {
@@ -478,17 +480,22 @@ async fn commands_change_and_show_a_rollout() {
     let step = error(&cluster, &["rollout", "approve", "web"]);
     assert_eq!(step, "Error: the rollout of collaset/web is not paused after a step");
     for command in ["get web", "completion bash"] {
-        assert_closed_pipe_is_an_error(&cluster, command).await;
+        assert_closed_pipe_is_an_error(&cluster, command, "true").await;
+    }
+    // Nothing changes meanwhile that they would write.
+    for command in ["get web --watch", "top --watch"] {
+        assert_closed_pipe_is_an_error(&cluster, command, "sleep 3").await;
     }
     assert_missing_permission_is_named(&cluster).await;
     assert_narrow_terminal_is_kept(&cluster).await;
 }
 
-/// The reader of the pipe ends before the command writes.
-async fn assert_closed_pipe_is_an_error(cluster: &TestCluster, command: &str) {
+/// The reader of the pipe ends before the command writes, or while it watches.
+async fn assert_closed_pipe_is_an_error(cluster: &TestCluster, command: &str, reader: &str) {
     let script = format!(
         "errors=$(mktemp); status=$(mktemp); \
-         {{ sleep 0.5; kubectl-podops {command} 2>$errors || echo $? >$status; }} | true; \
+         {{ sleep 0.5; timeout 30 kubectl-podops {command} 2>$errors || echo $? >$status; }} \
+         | {reader}; \
          cat $status $errors; rm $status $errors"
     );
     let printed = cluster.plane.shell(&script, &programs().unwrap()).await.unwrap();
@@ -537,25 +544,6 @@ async fn assert_missing_permission_is_named(cluster: &TestCluster) {
     let output = podops(cluster, &elsewhere);
     let warnings = String::from_utf8(output.stderr).unwrap();
     assert!(warnings.contains("no operator is installed in namespace default"), "{warnings}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_without_podops_is_named() {
-    let cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
-    let commands: [&[&str]; 8] = [
-        &["explain", "collaset/web"],
-        &["get", "web"],
-        &["status", "web"],
-        &["rollout", "pause", "web"],
-        &["rollout", "restart", "web"],
-        &["rollout", "set-partition", "web", "1"],
-        &["top"],
-        &["top", "--watch"],
-    ];
-    for command in commands {
-        let error = error(&cluster, command);
-        assert!(error.starts_with("Error: the cluster has no CollaSets; install"), "{error}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -702,69 +690,6 @@ async fn the_demo_shows_each_step_and_leaves_nothing() {
     output(&cluster, &["demo", "--replicas", "1", "--keep"]);
     let exists = error(&cluster, &["demo"]);
     assert_eq!(exists, "Error: collaset/podops-demo exists in namespace default; delete it first");
-}
-
-/// Error in one line of a command that fails without a cluster.
-fn local_error(arguments: &[&str], kubeconfig: &str) -> String {
-    let mut command = Command::new(programs().unwrap().join("kubectl-podops"));
-    command.args(arguments).env("KUBECONFIG", kubeconfig).env("HOME", "/nonexistent");
-    let output = command.output().unwrap();
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}");
-    assert_eq!(error.lines().count(), 1, "{arguments:?}: {error}");
-    error.trim_end().to_owned()
-}
-
-/// A kubeconfig with one cluster.
-fn kubeconfig_of(server: &str) -> tempfile::NamedTempFile {
-    let kubeconfig = tempfile::NamedTempFile::new().unwrap();
-    let config = format!(
-        "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
-         clusters: [{{ name: c, cluster: {{ server: \"{server}\" }} }}]\n\
-         users: [{{ name: c, user: {{}} }}]\n\
-         contexts: [{{ name: c, context: {{ cluster: c, user: c }} }}]\n"
-    );
-    std::fs::write(kubeconfig.path(), config).unwrap();
-    kubeconfig
-}
-
-#[test]
-fn bad_input_is_an_error_in_one_line() {
-    let missing = local_error(&["get", "web"], "/nonexistent");
-    assert!(missing.starts_with("Error: no cluster: "), "{missing}");
-    // Nothing listens there.
-    let kubeconfig = kubeconfig_of("http://127.0.0.1:1");
-    let kubeconfig = kubeconfig.path().to_str().unwrap();
-    for arguments in [&["get", "web"][..], &["check"], &["explain", "pod/web-1"], &["top"]] {
-        let refused = local_error(arguments, kubeconfig);
-        let server = "Error: no cluster: http://127.0.0.1:1/ cannot be reached: ";
-        assert!(refused.starts_with(server) && refused.contains("Connection refused"), "{refused}");
-    }
-    let context = local_error(&["get", "web", "--context", "other"], kubeconfig);
-    assert!(context.starts_with("Error: no cluster: "), "{context}");
-    let cases = [
-        (&["get"][..], "the following required arguments were not provided"),
-        (&["got", "web"], "unrecognized subcommand 'got'"),
-        (&["get", "web", "--wide"], "unexpected argument '--wide' found"),
-        (&["explain", "volume/web"], "volume/web"),
-        (&["status", "web", "--timeout", "soon"], "'soon'"),
-        (&["status", "web", "--timeout", "18446744073709551615"], "is no number of seconds"),
-    ];
-    for (arguments, expected) in cases {
-        let usage = local_error(arguments, kubeconfig);
-        assert!(usage.contains(expected), "{usage}");
-        assert!(usage.ends_with("; see --help"), "{usage}");
-    }
-}
-
-#[test]
-fn a_server_that_never_answers_is_named() {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let server = format!("http://{}/", silent.local_addr().unwrap());
-    let kubeconfig = kubeconfig_of(&server);
-    let error = local_error(&["get", "web"], kubeconfig.path().to_str().unwrap());
-    let expected = format!("Error: no cluster: {server} does not answer within 30s");
-    assert!(error.starts_with(&expected), "{error}");
 }
 
 /// The lines of a tree fit into a narrow terminal.
