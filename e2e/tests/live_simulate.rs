@@ -7,15 +7,23 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::Write as _,
     process::{Command, Output, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
 use fastrand::Rng;
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{ResourceExt as _, api::PostParams};
+use kube::{
+    Api, ResourceExt as _,
+    api::PostParams,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use parking_lot::Mutex;
 use podops_api::{collaset::CollaSetStatus, well_known};
-use podops_e2e::cluster::{TestCluster, app, programs};
+use podops_e2e::cluster::{TestCluster, app, eventually, programs};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 const TIMEOUT: Duration = Duration::from_secs(90);
 /// Number of random changes.
@@ -25,12 +33,74 @@ const SEED: u64 = 7;
 /// Accepted deviation of the predicted number of writes to Pods.
 const DEVIATION_MAX: f64 = 0.2;
 
-/// What happened to a Pod, in the words of `simulate`.
-type Methods = BTreeMap<String, usize>;
+/// What a change does to the Pods of a CollaSet.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    /// For each Pod that there was before, by name, the word of `simulate`; `Gone` if its instance has gone
+    /// with it.
+    pods: BTreeMap<String, String>,
+    /// Number of instances that there were not before.
+    new_instances: usize,
+}
+
+/// Methods that take a Pod out of service before anything else changes.
+const OUT_OF_SERVICE: [&str; 3] = ["InPlace", "Recreate", "ScaleIn"];
+
+/// Names of Pods in the order in which they left the service.
+#[derive(Clone, Default)]
+struct Departures(Arc<Mutex<Vec<String>>>);
+
+impl Departures {
+    /// Watches Pods as long as the tasks live.
+    fn watch(pods: Api<Pod>) -> (Self, JoinSet<()>) {
+        let (departures, mut tasks) = (Self::default(), JoinSet::new());
+        let recorded = departures.clone();
+        tasks.spawn(async move {
+            let config = watcher::Config::default();
+            let mut changes = watcher(pods, config).default_backoff().applied_objects().boxed();
+            while let Some(change) = changes.next().await {
+                if let Some(pod) = change.ok().filter(|pod| !is_in_service(pod)) {
+                    recorded.record(pod.name_any());
+                }
+            }
+        });
+        (departures, tasks)
+    }
+
+    fn record(&self, pod: String) {
+        let mut names = self.0.lock();
+        if !names.contains(&pod) {
+            names.push(pod);
+        }
+    }
+
+    fn clear(&self) {
+        self.0.lock().clear();
+    }
+
+    /// Those of some Pods, once each has left.
+    async fn of(&self, pods: &BTreeMap<String, u64>) -> Vec<String> {
+        let departed = || {
+            let names = self.0.lock();
+            names.iter().filter(|name| pods.contains_key(*name)).cloned().collect::<Vec<_>>()
+        };
+        let all = async || Ok(departed().len() == pods.len());
+        let result = eventually(TIMEOUT, all).await;
+        assert!(result.is_ok(), "{pods:?} are to leave, and {:?} did", departed());
+        departed()
+    }
+}
+
+fn is_in_service(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut ready = conditions.filter(|c| c.type_ == well_known::SERVICE_READY);
+    ready.any(|condition| condition.status == "True")
+}
 
 /// A Pod before or after a change.
 #[derive(Clone, Debug)]
 struct Snapshot {
+    name: String,
     uid: String,
     instance: String,
     revision: String,
@@ -60,7 +130,10 @@ fn manifest(spec: &Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn predictions_agree_with_what_happens() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
+    // As the Deployment that `simulate` reads.
+    cluster.add_args("collaset-operator", &["--default-max-unavailable=25%".to_owned()]);
+    cluster.start_operators().await.unwrap();
     let resources = json!({ "requests": { "cpu": "100m" } });
     let container = json!({
         "name": "web", "image": "nginx:1", "resources": resources,
@@ -74,16 +147,18 @@ async fn predictions_agree_with_what_happens() {
             "spec": { "terminationGracePeriodSeconds": 0, "containers": [container] },
         },
     });
-    let half = json!([{ "name": "half", "availablePolicy": { "maxUnavailableValue": "50%" } }]);
-    cluster.create_rule("web", app("web"), half).await.unwrap();
+    // Of 8 Pods, the operator would update two at a time.
+    let budget = json!([{ "name": "one", "availablePolicy": { "maxUnavailableValue": 1 } }]);
+    cluster.create_rule("web", app("web"), budget).await.unwrap();
     let created = simulate(&cluster, &manifest(&spec), &["-o", "json"]);
     let created: Value = serde_json::from_slice(&created.stdout).unwrap();
-    assert_eq!(predicted(&created), Methods::from([("ScaleOut".to_owned(), 5)]));
+    assert_eq!(numbers(&created), [("ScaleOut".to_owned(), 5)].into());
     assert!(cluster.sets().get_opt("web").await.unwrap().is_none(), "nothing is written");
     cluster.sets().create(&PostParams::default(), &parse(&spec)).await.unwrap();
     settle(&cluster, &spec).await;
 
     let mut random = Rng::with_seed(SEED);
+    let (departures, _watch) = Departures::watch(cluster.pods());
     let (mut wrong, mut predicted_writes, mut actual_writes) = (Vec::new(), 0.0, 0.0);
     for round in 0..CHANGES {
         let change = change(&mut spec, &mut random, round);
@@ -93,6 +168,7 @@ async fn predictions_agree_with_what_happens() {
         let prediction: Value = serde_json::from_slice(&output.stdout).unwrap();
         let before = snapshots(&cluster).await;
         let start = cluster.audit_log_end().unwrap();
+        departures.clear();
         cluster.patch("web", spec.clone()).await.unwrap();
         settle(&cluster, &spec).await;
         let after = snapshots(&cluster).await;
@@ -100,15 +176,23 @@ async fn predictions_agree_with_what_happens() {
         let writes = requests.iter().filter(|request| {
             request.is_operator_request() && request.is_write() && request.resource() == "pods"
         });
-        let (predicted, actual) = (predicted(&prediction), happened(&before, &after));
         let writes = writes.count();
         let expected: u64 =
             prediction["podWrites"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
-        eprintln!("{change}: {predicted:?}, {expected} writes; happened: {actual:?}, {writes}");
         predicted_writes += f64::from(u32::try_from(expected).unwrap());
         actual_writes += f64::from(u32::try_from(writes).unwrap());
-        if predicted != actual || prediction["end"]["state"] != "complete" {
-            wrong.push(format!("{change}: predicted {prediction:#}, happened {actual:?}"));
+        let batches = batches(&prediction);
+        let order: Vec<u64> =
+            departures.of(&batches).await.iter().map(|pod| batches[pod]).collect();
+        let (predicted, actual) = (predicted(&prediction), happened(&before, &after));
+        eprintln!(
+            "{change}: {:?}, batches {order:?}, {expected} writes; happened: {writes} writes",
+            numbers(&prediction)
+        );
+        if predicted != actual || !order.is_sorted() || prediction["end"]["state"] != "complete" {
+            wrong.push(format!(
+                "{change}: predicted {prediction:#}, happened {actual:?} in batches {order:?}"
+            ));
         }
     }
     assert!(wrong.is_empty(), "{} of {CHANGES} differ: {}", wrong.len(), wrong.join("\n"));
@@ -208,6 +292,7 @@ fn snapshot(pod: &Pod) -> Snapshot {
     let status = pod.status.clone().unwrap_or_default();
     let containers = status.container_statuses.into_iter().flatten();
     Snapshot {
+        name: pod.name_any(),
         uid: pod.uid().unwrap_or_default(),
         instance: label(well_known::INSTANCE_ID),
         revision: label(well_known::REVISION),
@@ -218,41 +303,50 @@ fn snapshot(pod: &Pod) -> Snapshot {
 }
 
 /// Number of Pods by predicted method.
-fn predicted(prediction: &Value) -> Methods {
-    let mut methods = Methods::new();
+fn numbers(prediction: &Value) -> BTreeMap<String, usize> {
+    let mut numbers = BTreeMap::new();
     for pod in prediction["pods"].as_array().unwrap() {
-        let method = pod["method"].as_str().unwrap();
-        if method != "None" {
-            *methods.entry(method.to_owned()).or_default() += 1;
-        }
+        *numbers.entry(pod["method"].as_str().unwrap().to_owned()).or_default() += 1;
     }
-    methods
+    numbers
 }
 
-/// Number of Pods by what happened to them.
-fn happened(before: &[Snapshot], after: &[Snapshot]) -> Methods {
-    let mut methods = Methods::new();
-    let mut count = |method: &str, pods: usize| {
-        if pods > 0 {
-            *methods.entry(method.to_owned()).or_default() += pods;
-        }
-    };
-    let instances: BTreeSet<&str> = after.iter().map(|pod| pod.instance.as_str()).collect();
-    let mut gone = 0;
-    for old in before {
-        match after.iter().find(|pod| pod.uid == old.uid) {
-            Some(new) if new.containers != old.containers => count("InPlace", 1),
-            Some(new) if new.revision != old.revision => count("Metadata", 1),
-            Some(_) => {}
-            None if instances.contains(old.instance.as_str()) => count("Recreate", 1),
-            None => gone += 1,
+/// Numbers of the predicted batches, of Pods that leave the service.
+fn batches(prediction: &Value) -> BTreeMap<String, u64> {
+    let pods = prediction["pods"].as_array().unwrap().iter();
+    let leaving = pods.filter(|pod| OUT_OF_SERVICE.iter().any(|method| pod["method"] == *method));
+    let batch = |pod: &Value| (pod["pod"].as_str().unwrap().to_owned(), pod["batch"].as_u64());
+    leaving.map(batch).map(|(pod, batch)| (pod, batch.unwrap())).collect()
+}
+
+/// What is to happen to each Pod that there is, and the number of new instances.
+fn predicted(prediction: &Value) -> Outcome {
+    let mut outcome = Outcome::default();
+    for pod in prediction["pods"].as_array().unwrap() {
+        let method = pod["method"].as_str().unwrap();
+        outcome.new_instances += usize::from(matches!(method, "Replace" | "ScaleOut"));
+        if method != "ScaleOut" {
+            let gone = matches!(method, "Replace" | "ScaleIn");
+            let method = if gone { "Gone" } else { method };
+            outcome.pods.insert(pod["pod"].as_str().unwrap().to_owned(), method.to_owned());
         }
     }
+    outcome
+}
+
+/// What has happened to each Pod that there was, and the number of new instances.
+fn happened(before: &[Snapshot], after: &[Snapshot]) -> Outcome {
+    let instances: BTreeSet<&str> = after.iter().map(|pod| pod.instance.as_str()).collect();
+    let method = |old: &Snapshot| match after.iter().find(|pod| pod.uid == old.uid) {
+        Some(new) if new.containers != old.containers => "InPlace",
+        Some(new) if new.revision != old.revision => "Metadata",
+        Some(_) => "None",
+        None if instances.contains(old.instance.as_str()) => "Recreate",
+        None => "Gone",
+    };
     let known: BTreeSet<&str> = before.iter().map(|pod| pod.instance.as_str()).collect();
-    let new = after.iter().filter(|pod| !known.contains(pod.instance.as_str())).count();
-    let replaced = gone.min(new);
-    count("Replace", replaced);
-    count("ScaleIn", gone - replaced);
-    count("ScaleOut", new - replaced);
-    methods
+    Outcome {
+        pods: before.iter().map(|pod| (pod.name.clone(), method(pod).to_owned())).collect(),
+        new_instances: instances.difference(&known).count(),
+    }
 }
