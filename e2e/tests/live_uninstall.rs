@@ -26,6 +26,8 @@ use tokio::process::{Child, Command};
 const OPERATOR_NAMESPACE: &str = "podops-system";
 /// Time within which an unexpected deletion would happen, by the garbage collector too.
 const UNCHANGED_FOR: Duration = Duration::from_secs(5);
+/// Times in milliseconds after which the command is killed.
+const INTERRUPTED_AFTER: [u64; 4] = [200, 500, 1_000, 2_000];
 
 /// Starts the command.
 fn uninstall(cluster: &TestCluster, workloads: &str) -> Child {
@@ -157,15 +159,21 @@ async fn pods_run_on_when_podops_is_removed() {
     assert_pods_are_kept(&cluster, &pods).await;
 }
 
-/// As a user does who removes the operators and the CRDs first: both hang, and nothing is lost.
-#[tokio::test(flavor = "multi_thread")]
-async fn pods_run_on_after_operators_and_definitions_were_deleted() {
+/// A cluster with a workload, whose operators have ended; returns the UIDs of its Pods, too.
+async fn without_operators() -> (TestCluster, BTreeSet<String>) {
     let mut cluster =
         TestCluster::start_with_graceful_deletion(&programs().unwrap()).await.unwrap();
     let pods = create_workload(&cluster).await;
     for operator in OPERATORS {
         cluster.stop_operator(operator).await.unwrap();
     }
+    (cluster, pods)
+}
+
+/// As a user does who removes the operators and the CRDs first: both hang, and nothing is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_run_on_after_operators_and_definitions_were_deleted() {
+    let (cluster, pods) = without_operators().await;
     let overlay = "../deploy/overlays/graceful-deletion";
     for args in
         [["delete", "-k", overlay, "--wait=false"], ["delete", "-k", "../crds", "--wait=false"]]
@@ -179,6 +187,42 @@ async fn pods_run_on_after_operators_and_definitions_were_deleted() {
     succeed(uninstall(&cluster, "keep")).await;
     assert_nothing_is_left(&cluster).await;
     assert_pods_are_kept(&cluster, &pods).await;
+}
+
+/// As a user does who removes the namespace first, and then interrupts the command.
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_run_on_after_the_namespace_was_deleted() {
+    let (cluster, pods) = without_operators().await;
+    cluster.plane.kubectl(&["delete", "namespace", OPERATOR_NAMESPACE]).await.unwrap();
+    let mut interruptions = 0;
+    for milliseconds in INTERRUPTED_AFTER {
+        let mut command = uninstall(&cluster, "keep");
+        tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+        if command.try_wait().unwrap().is_none() {
+            command.kill().await.unwrap();
+            interruptions += 1;
+        }
+    }
+    assert!(interruptions > 1, "{interruptions}");
+    succeed(uninstall(&cluster, "keep")).await;
+    assert_nothing_is_left(&cluster).await;
+    assert_pods_are_kept(&cluster, &pods).await;
+}
+
+/// As a user does who removes the CRDs first: that deletes the CollaSets, and their Pods through the
+/// lifecycle, as long as the operators run.
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_are_deleted_with_the_definitions_while_operators_run() {
+    let mut cluster =
+        TestCluster::start_with_graceful_deletion(&programs().unwrap()).await.unwrap();
+    create_workload(&cluster).await;
+    let delete = ["delete", "-k", "../crds", "--timeout=90s"];
+    cluster.plane.kubectl(&delete).await.unwrap();
+    assert!(cluster.pods().list(&ListParams::default()).await.unwrap().items.is_empty());
+    let command = uninstall(&cluster, "keep");
+    stop_with_deployments(&mut cluster).await;
+    succeed(command).await;
+    assert_nothing_is_left(&cluster).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
