@@ -9,6 +9,10 @@ use podops_e2e::{
 };
 use serde_json::{Value, json};
 
+/// Kinds of the other objects that tests create.
+const OBJECTS: &str = "operatorversions.kudo.dev,deployments,statefulsets,jobs,pods,configmaps,secrets,\
+                       persistentvolumeclaims";
+
 /// A control plane with instance-operator, and a ServiceAccount `writer` that may write the objects of
 /// the packages of these tests.
 pub(crate) struct Cluster {
@@ -29,9 +33,23 @@ impl Cluster {
         let resources = "configmaps,secrets,pods,pods/exec,jobs.batch,deployments.apps";
         cluster.create_writer("writer", resources).await.unwrap();
         let cluster = Self { cluster };
-        // The audit log is written in batches: the requests of the start belong to no test.
-        cluster.settled_requests(0).await;
+        // The requests of the start belong to no test.
+        cluster.settle().await;
         cluster
+    }
+
+    /// Deletes what a test has created, so that the next one begins with an empty namespace.
+    pub(crate) async fn clean(&self) {
+        // Instances first: their plans `cleanup` need their OperatorVersions.
+        for kinds in ["instances.kudo.dev", OBJECTS] {
+            self.kubectl(&["delete", kinds, "--all", "--timeout=60s"]).await;
+        }
+        self.settle().await;
+    }
+
+    /// Waits until the operator sends no requests: the audit log is written in batches.
+    pub(crate) async fn settle(&self) {
+        self.settled_requests(self.log_end()).await;
     }
 
     pub(crate) async fn kubectl(&self, args: &[&str]) -> String {

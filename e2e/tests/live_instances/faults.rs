@@ -89,11 +89,7 @@ impl Cluster {
 }
 
 /// Each cause is in the status, costs few requests, and its end lets the run go on.
-#[tokio::test(flavor = "multi_thread")]
-async fn failing_requests_are_reported_until_their_cause_ends() {
-    let cluster = Cluster::start().await;
-    cluster.cluster.add_package_admin().await.unwrap();
-
+pub(crate) async fn failing_requests_are_reported_until_their_cause_ends(cluster: &Cluster) {
     let quota = "--hard=count/configmaps=0";
     cluster.kubectl(&["create", "quota", "none", quota]).await;
     // No controller counts here.
@@ -135,10 +131,7 @@ async fn failing_requests_are_reported_until_their_cause_ends() {
 }
 
 /// What can never be changed is reported, also in the middle of a run, and the former value fixes it.
-#[tokio::test(flavor = "multi_thread")]
-async fn immutable_fields_are_reported_until_their_value_is_restored() {
-    let cluster = Cluster::start().await;
-    cluster.cluster.add_package_admin().await.unwrap();
+pub(crate) async fn immutable_fields_are_reported_until_their_value_is_restored(cluster: &Cluster) {
     let stateful_set = json!({
         "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": { "name": "statefulset" },
         "spec": {
@@ -179,10 +172,7 @@ async fn immutable_fields_are_reported_until_their_value_is_restored() {
 }
 
 /// The type of an object is removed from the cluster with all its objects, and served again.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_type_may_be_removed_and_served_again() {
-    let cluster = Cluster::start().await;
-    cluster.cluster.add_package_admin().await.unwrap();
+pub(crate) async fn a_type_may_be_removed_and_served_again(cluster: &Cluster) {
     let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": { "name": "toys.example.com" },
@@ -214,9 +204,7 @@ async fn a_type_may_be_removed_and_served_again() {
 
 /// A client that replaces the manifest, as GitOps tools do, knows nothing of the run. One that waits for what
 /// never comes ends with the next version.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_waiting_run_survives_a_replaced_manifest() {
-    let cluster = Cluster::start().await;
+pub(crate) async fn a_waiting_run_survives_a_replaced_manifest(cluster: &Cluster) {
     let mut stuck = toy();
     stuck["plans"]["deploy"] = stuck["plans"]["wait"].clone();
     cluster.version("stuck", stuck).await;
@@ -246,10 +234,7 @@ async fn a_waiting_run_survives_a_replaced_manifest() {
 }
 
 /// A cleanup that creates objects fails in a namespace that is being deleted, and would hold it forever.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_failing_cleanup_does_not_hold_a_deleted_namespace() {
-    let cluster = Cluster::start().await;
-    cluster.cluster.add_package_admin().await.unwrap();
+pub(crate) async fn a_failing_cleanup_does_not_hold_a_deleted_namespace(cluster: &Cluster) {
     cluster.cluster.create_namespace("doomed").await.unwrap();
     let mut version = toy();
     version["operator"] = json!({ "name": "toy", "kind": "Operator" });
@@ -295,10 +280,7 @@ async fn a_failing_cleanup_does_not_hold_a_deleted_namespace() {
 }
 
 /// A reconcile may take a minute. It stops writing after 20 s, so that its status records what it has written.
-#[tokio::test(flavor = "multi_thread")]
-async fn slow_writes_are_recorded_before_all_are_done() {
-    let cluster = Cluster::start().await;
-    cluster.cluster.add_package_admin().await.unwrap();
+pub(crate) async fn slow_writes_are_recorded_before_all_are_done(cluster: &Cluster) {
     // The API server waits a second for it before each creation.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}/", silent.local_addr().unwrap());

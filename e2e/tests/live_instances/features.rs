@@ -88,18 +88,16 @@ impl Cluster {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn fields_of_steps_and_templates_take_effect() {
-    let cluster = Cluster::start().await;
+pub(crate) async fn fields_of_steps_and_templates_take_effect(cluster: &Cluster) {
     cluster.version("parts", parts()).await;
     cluster.instance("parts", json!({ "operatorVersion": { "name": "parts" } })).await;
-    conditions_in_cel_are_awaited(&cluster).await;
-    a_failed_step_that_does_not_count(&cluster).await;
-    what_left_the_templates_is_deleted(&cluster).await;
-    a_paused_instance_begins_no_step(&cluster).await;
-    a_plan_fails_at_its_time_limit(&cluster).await;
-    a_controlled_deployment_is_scaled_down_first(&cluster).await;
-    a_condition_may_fail_the_plan(&cluster).await;
+    conditions_in_cel_are_awaited(cluster).await;
+    a_failed_step_that_does_not_count(cluster).await;
+    what_left_the_templates_is_deleted(cluster).await;
+    a_paused_instance_begins_no_step(cluster).await;
+    a_plan_fails_at_its_time_limit(cluster).await;
+    a_controlled_deployment_is_scaled_down_first(cluster).await;
+    a_condition_may_fail_the_plan(cluster).await;
     cluster.cluster.assert_no_forbidden_requests().unwrap();
 }
 
@@ -184,9 +182,7 @@ async fn a_condition_may_fail_the_plan(cluster: &Cluster) {
 }
 
 /// An ended Job is replaced, because it cannot be changed; a running one is awaited.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_replaced_once_it_has_ended() {
-    let cluster = Cluster::start().await;
+pub(crate) async fn a_job_is_replaced_once_it_has_ended(cluster: &Cluster) {
     let template =
         job("job").replace("name: job\n", "name: job\n  labels: { p: \"{{ .Params.P }}\" }\n");
     let template = template.replace("image: a", "image: \"{{ .Params.P }}\"");
@@ -214,9 +210,7 @@ async fn a_job_is_replaced_once_it_has_ended() {
 }
 
 /// K20. Each user who may read an Instance sees its parameters, so a child refers to Secrets as its parent does.
-#[tokio::test(flavor = "multi_thread")]
-async fn parameters_that_left_the_file_leave_the_child() {
-    let cluster = Cluster::start().await;
+pub(crate) async fn parameters_that_left_the_file_leave_the_child(cluster: &Cluster) {
     let resources = "configmaps,secrets,instances.kudo.dev";
     cluster.cluster.create_writer("parents", resources).await.unwrap();
     let child = json!({

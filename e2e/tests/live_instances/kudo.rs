@@ -60,9 +60,7 @@ fn merge(object: &mut Value, more: &Value) {
 
 /// Fields that KUDO had applied and that left the templates are removed, as is its annotation; the Pod
 /// template does not change, so that no Pod is restarted.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_kudo_applied_is_taken_over() {
-    let cluster = Cluster::start().await;
+pub(crate) async fn what_kudo_applied_is_taken_over(cluster: &Cluster) {
     let mut toy = toy();
     toy["tasks"] = json!([apply("config"), apply("workload")]);
     toy["templates"] = json!({ "config": config_map("toy"), "workload": deployment() });

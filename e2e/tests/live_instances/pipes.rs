@@ -53,9 +53,7 @@ fn decoded(object: &Value, pointer: &str) -> String {
 
 /// Files become objects although a connection breaks, their Pod is removed, and an operator that restarts
 /// makes none of them again.
-#[tokio::test(flavor = "multi_thread")]
-async fn files_become_secrets_and_config_maps() {
-    let cluster = Cluster::start().await;
+pub(crate) async fn files_become_secrets_and_config_maps(cluster: &Cluster) {
     let files = json!([
         file("/data/key", "Secret", "KEY"),
         { "envFile": "/data/env", "kind": "ConfigMap", "key": "VARS" },
@@ -111,9 +109,7 @@ async fn files_become_secrets_and_config_maps() {
 
 /// Files that can never be read fail the plan, with their path and the cause. A command that hangs is an error
 /// of the step after its time limit.
-#[tokio::test(flavor = "multi_thread")]
-async fn files_that_cannot_be_read_fail_the_plan() {
-    let cluster = Cluster::start().await;
+pub(crate) async fn files_that_cannot_be_read_fail_the_plan(cluster: &Cluster) {
     let files = json!([file("/data/hangs", "Secret", "KEY"), file("/data/vars", "Secret", "VARS")]);
     cluster.version("hangs", package(&files)).await;
     cluster.instance("hangs", json!({ "operatorVersion": { "name": "hangs" } })).await;
@@ -135,9 +131,7 @@ async fn files_that_cannot_be_read_fail_the_plan() {
 }
 
 /// A ServiceAccount that may not run commands is an error of the step, which ends once it may.
-#[tokio::test(flavor = "multi_thread")]
-async fn reading_files_needs_the_right_to_run_commands() {
-    let cluster = Cluster::start().await;
+pub(crate) async fn reading_files_needs_the_right_to_run_commands(cluster: &Cluster) {
     cluster.cluster.create_writer("limited", "configmaps,secrets,pods").await.unwrap();
     let files = json!([file("/data/key", "Secret", "KEY"), file("/data/vars", "Secret", "VARS")]);
     cluster.version("toy", package(&files)).await;

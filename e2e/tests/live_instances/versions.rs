@@ -6,9 +6,7 @@ use serde_json::json;
 use crate::{cluster::Cluster, toy};
 
 /// K42. An operator that is restarted does not have the earlier content, and reports that.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_goes_on_with_its_version_while_the_operator_has_it() {
-    let cluster = Cluster::start().await;
+pub(crate) async fn a_run_goes_on_with_its_version_while_the_operator_has_it(cluster: &Cluster) {
     for name in ["edited", "deleted", "forgotten"] {
         let mut version = toy();
         version["plans"]["deploy"] = version["plans"]["wait"].clone();
