@@ -29,6 +29,7 @@ use kube::{
     runtime::watcher,
 };
 use kubectl_podops::{
+    answer::is_not_found,
     cli::{ContainerImage, Output, Rollout},
     clock,
     explain::{Explanation, explain_node, explain_pod, explain_set},
@@ -48,9 +49,6 @@ use crate::{
 /// Field manager of changes.
 const MANAGER: &str = "kubectl-podops";
 
-/// Status of a request for something that does not exist.
-const NOT_FOUND: u16 = 404;
-
 /// Error of a command that needs CollaSets.
 const NO_COLLASETS: &str = "the cluster has no CollaSets; install the CustomResourceDefinitions of Podops, \
                             or see kubectl podops check";
@@ -58,7 +56,7 @@ const NO_COLLASETS: &str = "the cluster has no CollaSets; install the CustomReso
 /// Returns whether the server knows no such kind; an object that does not exist has a name.
 fn is_not_served(status: &Status) -> bool {
     let names_an_object = status.details.as_ref().is_some_and(|details| !details.name.is_empty());
-    status.code == NOT_FOUND && !names_an_object
+    is_not_found(status) && !names_an_object
 }
 
 impl Session {
@@ -79,7 +77,7 @@ impl Session {
     fn existing<T>(&self, name: &str, result: kube::Result<T>) -> anyhow::Result<kube::Result<T>> {
         match result {
             Err(kube::Error::Api(status)) if is_not_served(&status) => bail!(NO_COLLASETS),
-            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {
+            Err(kube::Error::Api(status)) if is_not_found(&status) => {
                 bail!("collaset/{name} does not exist in namespace {}", self.namespace)
             }
             result => Ok(result),

@@ -11,12 +11,10 @@ use podops_api::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::{clock, explain::Facts, installation::OPERATORS};
+use crate::{answer::is_not_found, clock, explain::Facts, installation::OPERATORS};
 
 /// Duration of a Lease whose spec has none.
 const LEASE_SECONDS: i32 = 15;
-/// Status of a request for something that does not exist.
-const NOT_FOUND: u16 = 404;
 /// Status of a request that the user may not make.
 const FORBIDDEN: u16 = 403;
 
@@ -92,7 +90,7 @@ where
     let api: Api<K> = Api::namespaced(client.clone(), namespace);
     match api.list(&ListParams::default()).await {
         Ok(list) => Ok(list.items),
-        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(Vec::new()),
+        Err(kube::Error::Api(status)) if is_not_found(&status) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }

@@ -7,15 +7,13 @@ use kube::{
 };
 
 use crate::{
+    answer::is_not_found,
     clock,
     facts::operators,
     installation::{Installation, Kind, Object, Scope, kinds},
     inventory,
     uninstall::concerns,
 };
-
-/// Status of a request for a resource that the cluster does not serve.
-const NOT_FOUND: u16 = 404;
 
 /// Reads what of Podops is in a cluster.
 ///
@@ -31,7 +29,7 @@ pub async fn read(client: &Client, operator_namespace: &str) -> kube::Result<Ins
         let is_needed = |value: &_| concerns(&Object::new(kind, Clone::clone(value)));
         match inventory::list(&api, "", is_needed).await {
             Ok(list) => objects.extend(list.into_iter().map(|value| Object::new(kind, value))),
-            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {}
+            Err(kube::Error::Api(status)) if is_not_found(&status) => {}
             Err(error) => return Err(error),
         }
     }

@@ -14,12 +14,10 @@ use podops_api::{GROUP, VERSION, well_known};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::preflight::Inventory;
+use crate::{answer::is_not_found, preflight::Inventory};
 
 /// Objects of one page of a list.
 const PAGE_SIZE: u32 = 500;
-/// Status of a request for a resource that the cluster does not serve.
-const NOT_FOUND: u16 = 404;
 
 /// Reads what is installed in a cluster.
 ///
@@ -57,7 +55,7 @@ async fn custom(client: &Client, kind: &str, plural: &str) -> kube::Result<Vec<V
     let api: Api<DynamicObject> =
         Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, plural));
     match list(&api, "", |_| true).await {
-        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(Vec::new()),
+        Err(kube::Error::Api(status)) if is_not_found(&status) => Ok(Vec::new()),
         listed => listed,
     }
 }

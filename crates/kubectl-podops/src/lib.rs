@@ -4,7 +4,8 @@
 //! `preflight`, `rollout`, `simulate`, `top`, `trace`, `tree` and `uninstall` have the objects of a
 //! cluster as input.
 //! `fit` wraps lines for a terminal; `names` are those of the objects that an output is about.
-//! `inventory`, `facts` and `installed` read the objects, and `live` follows their changes.
+//! `inventory`, `facts` and `installed` read the objects, and `live` follows their changes; `answer` reads why the
+//! API server has rejected a request.
 
 pub mod cli;
 pub mod target;
@@ -30,6 +31,7 @@ mod pods;
 
 pub mod clock;
 
+pub mod answer;
 pub mod facts;
 pub mod installed;
 pub mod inventory;

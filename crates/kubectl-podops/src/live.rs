@@ -12,7 +12,6 @@ use futures::StreamExt as _;
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
 use kube::{
     Api, Client, Resource, ResourceExt as _,
-    core::Status,
     runtime::{
         WatchStreamExt as _,
         reflector::{self, Store, store::WriterDropped},
@@ -29,6 +28,7 @@ use serde::de::DeserializeOwned;
 use tokio::{sync::Notify, task::JoinSet, time::sleep};
 
 use crate::{
+    answer::{is_not_found, rejection},
     clock,
     explain::Facts,
     facts::{self, Operators},
@@ -39,8 +39,6 @@ const LEASE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Time for which a watch must fail before it is reported: a watch that has expired is started again at once.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
-/// Status of a request for a resource that the cluster does not serve.
-const NOT_FOUND: u16 = 404;
 
 /// The objects of a namespace, kept up to date until this is dropped.
 pub struct Live {
@@ -161,20 +159,8 @@ impl Failing {
     }
 }
 
-/// Returns the API server's answer to a list or watch that it has rejected.
-#[must_use]
-pub fn rejection(error: &watcher::Error) -> Option<&Status> {
-    let (watcher::Error::InitialListFailed(kube::Error::Api(status))
-    | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-    | watcher::Error::WatchFailed(kube::Error::Api(status))) = error
-    else {
-        return None;
-    };
-    Some(status)
-}
-
 fn is_not_served(error: &watcher::Error) -> bool {
-    rejection(error).is_some_and(|status| status.code == NOT_FOUND)
+    rejection(error).is_some_and(is_not_found)
 }
 
 fn values<K: Resource<DynamicType = ()> + Clone + 'static>(store: &Store<K>) -> Vec<K> {
@@ -220,6 +206,8 @@ impl Follower<'_> {
 
 #[cfg(test)]
 mod tests {
+    use kube::core::Status;
+
     use super::*;
 
     fn error(code: u16) -> Result<Event<Pod>, watcher::Error> {
@@ -237,7 +225,7 @@ mod tests {
         let report = failing.reports(later).concat();
         assert!(report.starts_with("pods may be out of date") && report.contains("forbidden"));
         failing.record("pods", Ok(Event::<Pod>::InitDone));
-        failing.record("operationjobs", error(NOT_FOUND));
+        failing.record("operationjobs", error(404));
         assert_eq!(failing.reports(later), Vec::<String>::new());
     }
 }

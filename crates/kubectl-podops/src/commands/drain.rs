@@ -17,6 +17,7 @@ use kube::{
     api::{EvictParams, ListParams, PostParams},
 };
 use kubectl_podops::{
+    answer::is_not_found,
     drain::{Departure, DrainOptions, departure, is_uncounted},
     explain::explain_pod,
     facts, pod_change,
@@ -35,8 +36,6 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 const WEBHOOKS: &str = "podops-lifecycle-operator";
 /// Statuses of an eviction that is to be repeated: a budget or the lifecycle does not permit it yet.
 const NOT_YET: [u16; 2] = [429, 409];
-/// Status of a request for something that does not exist.
-const NOT_FOUND: u16 = 404;
 
 /// Cordons a node, and waits until its Pods have left.
 pub(crate) async fn drain(
@@ -189,7 +188,7 @@ impl<'a> Drain<'a> {
         let params = EvictParams { post_options, ..EvictParams::default() };
         match pods(&self.evictions, pod).evict(&pod.name_any(), &params).await {
             Ok(_) => Ok(true),
-            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(true),
+            Err(kube::Error::Api(status)) if is_not_found(&status) => Ok(true),
             Err(kube::Error::Api(status)) if NOT_YET.contains(&status.code) => {
                 self.rejections.insert(id(pod), status.message.clone());
                 Ok(false)

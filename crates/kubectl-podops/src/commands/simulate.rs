@@ -18,7 +18,7 @@ use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
 };
-use kubectl_podops::{cli::Output, clock, inventory, simulate};
+use kubectl_podops::{answer::is_not_found, cli::Output, clock, inventory, simulate};
 use podops_api::{
     collaset::CollaSet, int_or_percent, pod_decoration::PodDecoration,
     resource_context::ResourceContext, transition_rule::PodTransitionRule,
@@ -31,8 +31,6 @@ use crate::{output::print, session::Session};
 
 /// Annotation in which `kubectl apply` stores the manifest.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Status of a request for something that does not exist.
-const NOT_FOUND: u16 = 404;
 
 pub(crate) async fn simulate(
     session: &Session,
@@ -169,7 +167,7 @@ where
     K: Resource<DynamicType = ()>,
 {
     match list::<K>(client, namespace).await {
-        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(Vec::new()),
+        Err(kube::Error::Api(status)) if is_not_found(&status) => Ok(Vec::new()),
         listed => listed,
     }
 }

@@ -16,8 +16,8 @@ use kube::{
     runtime::{WatchStreamExt as _, watcher},
 };
 use kubectl_podops::{
+    answer::rejection,
     cli::Output,
-    live::rejection,
     trace::{Trace, lines, svg},
 };
 use podops_api::lifecycle::PodLifecycle;
