@@ -29,6 +29,9 @@ pub(crate) const BUILD_COMMAND_LINES: [&str; 7] = [
     "kubectl-kudo",
 ];
 
+/// Prefixes of the variables that describe a package.
+const PACKAGE_VARIABLES: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
+
 /// Directory of the programs that [`BUILD_RELEASE`] builds.
 pub(crate) fn release() -> anyhow::Result<PathBuf> {
     profile("release")
@@ -61,9 +64,17 @@ pub(crate) fn cargo_output(args: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Returns the cargo that runs this program.
+/// Returns the cargo that runs this program, without the variables that it has set for this package: build
+/// scripts depend on them, so that whatever depends on ring would be built again after a build without them.
 pub(crate) fn command() -> Command {
-    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        if PACKAGE_VARIABLES.iter().any(|prefix| text.starts_with(prefix)) {
+            cargo.env_remove(&name);
+        }
+    }
+    cargo
 }
 
 /// Runs cargo.
