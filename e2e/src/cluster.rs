@@ -1164,6 +1164,13 @@ pub fn image(pod: &Pod) -> &str {
     first.and_then(|container| container.image.as_deref()).unwrap_or_default()
 }
 
+/// Returns whether a condition of a Pod is True.
+#[must_use]
+pub fn is_true(pod: &Pod, condition: &str) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|known| known.type_ == condition && known.status == "True")
+}
+
 /// Selector of the Pods of a CollaSet created by [`TestCluster::create`].
 #[must_use]
 pub fn app(set: &str) -> Value {

@@ -11,7 +11,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::well_known;
-use podops_e2e::cluster::{TIMEOUT, TestCluster, app, eventually, programs};
+use podops_e2e::cluster::{TIMEOUT, TestCluster, app, eventually, is_true, programs};
 use serde_json::{Value, json};
 
 const COLLASET: &str = "collaset-operator";
@@ -205,9 +205,6 @@ async fn replace_by_old(cluster: &TestCluster, mut pod: Pod, suffix: &str) {
     let is_gone = async || Ok(claims.get_opt(&claim_name).await?.is_none());
     eventually(TIMEOUT, is_gone).await.unwrap();
     let name = format!("old-{suffix}");
-    let is_ready = |pod: &Pod| {
-        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
-    };
+    let is_ready = |pod: &Pod| is_true(pod, "Ready");
     cluster.wait_for_pod(&name, is_ready).await.unwrap();
 }

@@ -21,7 +21,7 @@ use kube::{
 };
 use parking_lot::Mutex;
 use podops_api::{collaset::CollaSetStatus, well_known};
-use podops_e2e::cluster::{TestCluster, app, eventually, programs};
+use podops_e2e::cluster::{TestCluster, app, eventually, is_true, programs};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -59,7 +59,9 @@ impl Departures {
             let config = watcher::Config::default();
             let mut changes = watcher(pods, config).default_backoff().applied_objects().boxed();
             while let Some(change) = changes.next().await {
-                if let Some(pod) = change.ok().filter(|pod| !is_in_service(pod)) {
+                if let Some(pod) =
+                    change.ok().filter(|pod| !is_true(pod, well_known::SERVICE_READY))
+                {
                     recorded.record(pod.name_any());
                 }
             }
@@ -89,12 +91,6 @@ impl Departures {
         assert!(result.is_ok(), "{pods:?} are to leave, and {:?} did", departed());
         departed()
     }
-}
-
-fn is_in_service(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let mut ready = conditions.filter(|c| c.type_ == well_known::SERVICE_READY);
-    ready.any(|condition| condition.status == "True")
 }
 
 /// A Pod before or after a change.

@@ -22,7 +22,9 @@ use podops_api::{
 };
 use podops_e2e::{
     balancers::Haproxy,
-    cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, image, is_rolled_out, programs},
+    cluster::{
+        OPERATORS, TIMEOUT, TestCluster, app, eventually, image, is_rolled_out, is_true, programs,
+    },
     measure::Cost,
     scenarios::Scenario,
     server,
@@ -144,10 +146,7 @@ async fn a_pod_without_readiness_gate_is_reported_and_does_not_wait(cluster: &Te
     });
     let pod = serde_json::from_value(pod).unwrap();
     cluster.pods().create(&PostParams::default(), &pod).await.unwrap();
-    let is_ready = |pod: &Pod| {
-        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
-    };
+    let is_ready = |pod: &Pod| is_true(pod, "Ready");
     cluster.wait_for_pod("ungated", is_ready).await.unwrap();
     let control = json!({ "labels": { well_known::CONTROL: "true" } });
     cluster.patch_pod_metadata("ungated", control).await.unwrap();

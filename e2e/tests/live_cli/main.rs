@@ -21,7 +21,7 @@ use podops_api::{
 };
 use podops_e2e::{
     balancers::Haproxy,
-    cluster::{TestCluster, eventually, image, programs},
+    cluster::{TestCluster, eventually, image, is_true, programs},
 };
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -621,10 +621,7 @@ async fn assert_blocked_drain_is_explained(cluster: &TestCluster) {
     cluster.pods().create(&PostParams::default(), &guarded).await.unwrap();
     let budget = ["create", "pdb", "guarded", "--selector=app=guarded", "--max-unavailable=0"];
     cluster.plane.kubectl(&budget).await.unwrap();
-    let is_ready = |pod: &Pod| {
-        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
-    };
+    let is_ready = |pod: &Pod| is_true(pod, "Ready");
     cluster.wait_for_pod("guarded", is_ready).await.unwrap();
     let node = cluster.pods().get("guarded").await.unwrap().spec.unwrap().node_name.unwrap();
     let started = Instant::now();
