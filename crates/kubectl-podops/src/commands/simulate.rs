@@ -26,7 +26,6 @@ use podops_api::{
 use podops_simulation::{Namespace, Settings};
 use serde_json::Value;
 
-use super::{NO_COLLASETS, is_not_served};
 use crate::{output::print, session::Session};
 
 /// Annotation in which `kubectl apply` stores the manifest.
@@ -79,10 +78,8 @@ async fn stored(session: &Session, namespace: &str, manifest: &Value) -> anyhow:
     let sets: Api<DynamicObject> = Api::namespaced_with(session.client.clone(), namespace, &kind);
     let object: DynamicObject = serde_json::from_value(manifest.clone())?;
     let name = object.name_any();
-    let known = match sets.get_opt(&name).await {
-        Err(kube::Error::Api(status)) if is_not_served(&status) => bail!(NO_COLLASETS),
-        known => known.context("cannot read the CollaSet")?,
-    };
+    let known = session.existing(&name, sets.get_opt(&name).await)?;
+    let known = known.context("cannot read the CollaSet")?;
     let result = if let Some(known) = known {
         let last_applied = known.annotations().get(LAST_APPLIED);
         let last_applied = last_applied.and_then(|text| serde_json::from_str(text).ok());
