@@ -3,7 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeSet, process::Stdio, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Stdio,
+    time::Duration,
+};
 
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -216,8 +220,17 @@ async fn pods_are_deleted_with_the_definitions_while_operators_run() {
     let mut cluster =
         TestCluster::start_with_graceful_deletion(&programs().unwrap()).await.unwrap();
     create_workload(&cluster).await;
+    let start = cluster.audit_log_end().unwrap();
     let delete = ["delete", "-k", "../crds", "--timeout=90s"];
     cluster.plane.kubectl(&delete).await.unwrap();
+    let (requests, _) = cluster.requests(start).unwrap();
+    let of_pods = requests.iter().filter(|r| r.verb == "delete" && r.resource() == "pods");
+    // The garbage collector would not wait for the lifecycle. The kubelets complete what an operator begins.
+    let mut first = BTreeMap::new();
+    for request in of_pods {
+        first.entry(request.name()).or_insert(request.operator());
+    }
+    assert!(first.len() == 4 && first.values().all(Option::is_some), "{first:?}");
     assert!(cluster.pods().list(&ListParams::default()).await.unwrap().items.is_empty());
     let command = uninstall(&cluster, "keep");
     stop_with_deployments(&mut cluster).await;
