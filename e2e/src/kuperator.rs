@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use k8s_openapi::api::{
-    apps::v1::ControllerRevision,
-    core::v1::{PersistentVolumeClaim, Pod},
-};
+use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::PersistentVolumeClaim};
 use kube::{
     Api, ResourceExt as _,
     api::{Patch, PatchParams, PostParams},
@@ -14,7 +11,7 @@ use kube::{
 use podops_api::{resource_context::ResourceContext, well_known};
 use serde_json::{Value, json};
 
-use crate::cluster::{TestCluster, eventually};
+use crate::cluster::{TestCluster, eventually, is_true};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Time of a label, in nanoseconds since the Unix epoch.
@@ -176,7 +173,7 @@ impl<'a> KuperatorSet<'a> {
         let status = Patch::Strategic(json!({ "status": { "conditions": gate } }));
         pods.patch_status(&name, &PatchParams::default(), &status).await?;
         let condition = if pod.is_in_service { "Ready" } else { "ContainersReady" };
-        let is_running = async || Ok(has_condition(&pods.get(&name).await?, condition));
+        let is_running = async || Ok(is_true(&pods.get(&name).await?, condition));
         eventually(TIMEOUT, is_running).await?;
         Ok(name)
     }
@@ -217,9 +214,4 @@ impl<'a> KuperatorSet<'a> {
 fn suffix(id: usize) -> String {
     const LETTERS: [char; 10] = ['b', 'c', 'd', 'f', 'g', 'h', 'j', 'k', 'l', 'm'];
     format!("k2x{}{}", LETTERS[id / 10 % 10], LETTERS[id % 10])
-}
-
-fn has_condition(pod: &Pod, condition: &str) -> bool {
-    let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
-    conditions.into_iter().any(|c| c.type_ == condition && c.status == "True")
 }

@@ -31,7 +31,7 @@ use podops_api::{
 };
 use podops_e2e::{
     balancers::{Haproxy, Xds, envoy, free_address},
-    cluster::{TIMEOUT, TestCluster, eventually, image, programs},
+    cluster::{TIMEOUT, TestCluster, eventually, image, is_true, programs},
     server,
     tenant::Tenant,
     traffic::{Load, has_protection_finalizer, server_set, update_recreate_and_scale},
@@ -405,9 +405,7 @@ async fn cloud_controller(pods: kube::Api<Pod>, cloud: Cloud) {
     loop {
         let Ok(all) = pods.list(&kube::api::ListParams::default()).await else { continue };
         let all = all.items;
-        let ready = all
-            .iter()
-            .filter(|pod| conditions(pod).any(|c| c.type_ == "Ready" && c.status == "True"));
+        let ready = all.iter().filter(|pod| is_true(pod, "Ready"));
         let ready = ready.filter_map(|pod| pod.status.as_ref()?.pod_ip.clone()).collect();
         pending.push((Instant::now(), ready));
         let delay = Duration::from_secs(3);

@@ -191,7 +191,7 @@ async fn predictions_agree_with_what_happens() {
         let order: Vec<&Departure> = left.iter().map(|pod| &leaving[pod]).collect();
         let (predicted, actual) = (predicted(&prediction), happened(&before, &after));
         eprintln!(
-            "{change}: {:?}, batches {order:?}, {expected} writes; happened: {writes} writes",
+            "{change}: {:?}, {expected} writes; happened: {writes} writes",
             numbers(&prediction)
         );
         if predicted != actual || !is_in_order(&order) || prediction["end"]["state"] != "complete" {

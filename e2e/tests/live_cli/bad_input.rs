@@ -1,10 +1,10 @@
 //! Commands that cannot succeed: an error in one line, and an exit status.
 
-use std::process::{Command, Output};
+use std::{path::Path, process::Command};
 
 use podops_e2e::cluster::{TestCluster, programs};
 
-use crate::podops;
+use crate::{podops_as, stranger};
 
 /// Each command, and a part of its error in a cluster without Podops and without its objects.
 const COMMANDS: [(&str, &str); 29] = [
@@ -44,42 +44,32 @@ const NO_DEFINITIONS: &str = "the cluster has no CollaSets; install";
 const NO_POD: &str = "pod/web-1 does not exist";
 const NO_NODE: &str = "node/n does not exist";
 
-/// Returns what is wrong, unless a command fails with one line that contains the expected text once, or succeeds
-/// if there is none.
-fn difference(command: &str, output: Output, expected: &str) -> Option<String> {
-    let error = String::from_utf8(output.stderr).unwrap();
-    let is_one_line = error.lines().count() == 1 && error.starts_with("Error: ");
-    let fails = !output.status.success() && is_one_line && error.matches(expected).count() == 1;
-    let is_expected =
-        if expected == SUCCESS { output.status.success() && error.is_empty() } else { fails };
-    (!is_expected).then(|| format!("{command}: {}, {error:?}, not {expected:?}", output.status))
+/// Asserts that each command fails with one line that contains the expected text once, or succeeds if that is
+/// [`SUCCESS`].
+fn assert_outcomes<'a>(kubeconfig: &Path, commands: impl Iterator<Item = (&'a str, &'a str)>) {
+    let mut wrong = Vec::new();
+    for (command, expected) in commands {
+        let output = podops_as(kubeconfig, &command.split(' ').collect::<Vec<_>>());
+        let error = String::from_utf8(output.stderr).unwrap();
+        let is_one_line = error.lines().count() == 1 && error.starts_with("Error: ");
+        let has_succeeded = output.status.success();
+        let is_expected = match expected {
+            SUCCESS => has_succeeded && error.is_empty(),
+            text => !has_succeeded && is_one_line && error.matches(text).count() == 1,
+        };
+        if !is_expected {
+            wrong.push(format!("{command}: {}, {error:?}, not {expected:?}", output.status));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_command_names_what_is_missing() {
     let cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
-    let wrong: Vec<String> = COMMANDS
-        .iter()
-        .filter_map(|(command, expected)| {
-            let output = podops(&cluster, &command.split(' ').collect::<Vec<_>>());
-            difference(command, output, expected)
-        })
-        .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-
-    let plane = &cluster.plane;
-    plane.kubectl(&["create", "serviceaccount", "stranger"]).await.unwrap();
-    let token = plane.kubectl(&["create", "token", "stranger"]).await.unwrap();
-    let kubeconfig = plane.kubeconfig("stranger", token.trim()).unwrap();
-    let wrong: Vec<String> = COMMANDS
-        .iter()
-        .filter_map(|(command, _)| {
-            let mut podops = Command::new(programs().unwrap().join("kubectl-podops"));
-            podops.args(command.split(' ')).env("KUBECONFIG", &kubeconfig);
-            difference(command, podops.output().unwrap(), "is forbidden")
-        })
-        .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_outcomes(&cluster.plane.admin_kubeconfig(), COMMANDS.into_iter());
+    let forbidden = COMMANDS.into_iter().map(|(command, _)| (command, "is forbidden"));
+    assert_outcomes(&stranger(&cluster).await, forbidden);
 }
 
 /// Error in one line of a command that fails without a cluster.

@@ -7,6 +7,7 @@ mod bad_input;
 
 use std::{
     collections::BTreeSet,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -65,10 +66,23 @@ fn texts(cause: &Value) -> Vec<&str> {
     own.chain(deeper).collect()
 }
 
+/// Runs a command as administrator.
 fn podops(cluster: &TestCluster, args: &[&str]) -> Output {
+    podops_as(&cluster.plane.admin_kubeconfig(), args)
+}
+
+/// Runs a command as the user of a kubeconfig.
+fn podops_as(kubeconfig: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(programs().unwrap().join("kubectl-podops"));
-    command.args(args).env("KUBECONFIG", cluster.plane.admin_kubeconfig());
-    command.output().unwrap()
+    command.args(args).env("KUBECONFIG", kubeconfig).output().unwrap()
+}
+
+/// Kubeconfig of a new ServiceAccount `stranger`, which has no rights.
+async fn stranger(cluster: &TestCluster) -> PathBuf {
+    let plane = &cluster.plane;
+    plane.kubectl(&["create", "serviceaccount", "stranger"]).await.unwrap();
+    let token = plane.kubectl(&["create", "token", "stranger"]).await.unwrap();
+    plane.kubeconfig("stranger", token.trim()).unwrap()
 }
 
 /// Output of a command that succeeds.
@@ -505,13 +519,9 @@ async fn assert_closed_pipe_is_an_error(cluster: &TestCluster, command: &str, re
 
 /// The error of a user without permissions names the missing one, not an object that does not exist.
 async fn assert_missing_permission_is_named(cluster: &TestCluster) {
-    let plane = &cluster.plane;
-    plane.kubectl(&["create", "serviceaccount", "stranger"]).await.unwrap();
-    let token = plane.kubectl(&["create", "token", "stranger"]).await.unwrap();
-    let kubeconfig = plane.kubeconfig("stranger", token.trim()).unwrap();
+    let kubeconfig = stranger(cluster).await;
     for arguments in [["explain", "collaset/web"], ["explain", "pod/web"], ["get", "web"]] {
-        let mut command = Command::new(programs().unwrap().join("kubectl-podops"));
-        let output = command.args(arguments).env("KUBECONFIG", &kubeconfig).output().unwrap();
+        let output = podops_as(&kubeconfig, &arguments);
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success(), "{arguments:?}");
         assert_eq!(error.lines().count(), 1, "one line: {error}");
@@ -529,11 +539,10 @@ async fn assert_missing_permission_is_named(cluster: &TestCluster) {
         &["create", "rolebinding", "viewer", "--role=viewer", "--serviceaccount=default:stranger"],
     ];
     for command in commands {
-        plane.kubectl(command).await.unwrap();
+        cluster.plane.kubectl(command).await.unwrap();
     }
     for arguments in [["explain", "collaset/web"], ["get", "web"]] {
-        let mut command = Command::new(programs().unwrap().join("kubectl-podops"));
-        let output = command.args(arguments).env("KUBECONFIG", &kubeconfig).output().unwrap();
+        let output = podops_as(&kubeconfig, &arguments);
         let warnings = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{warnings}");
         for missing in ["whether operators run is not known", "podtransitionrules are not known"] {
