@@ -20,8 +20,8 @@ use kube::{
     runtime::{WatchStreamExt as _, watcher},
 };
 use parking_lot::Mutex;
-use podops_api::{collaset::CollaSetStatus, well_known};
-use podops_e2e::cluster::{TestCluster, app, eventually, is_true, programs};
+use podops_api::{collaset::CollaSetStatus, lifecycle::is_operated_on, well_known};
+use podops_e2e::cluster::{TestCluster, app, eventually, programs};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -43,38 +43,29 @@ struct Outcome {
     new_instances: usize,
 }
 
-/// Methods that take a Pod out of service before anything else changes.
-const OUT_OF_SERVICE: [&str; 3] = ["InPlace", "Recreate", "ScaleIn"];
+/// Methods for which collaset-operator requests operations batch by batch. Those of a scale-in are requested at the
+/// same time, and a rule permits first those that it reads first.
+const IN_BATCHES: [&str; 2] = ["InPlace", "Recreate"];
 
-/// How a Pod leaves the service.
-#[derive(Debug)]
-struct Departure {
-    /// Number of its batch.
-    batch: u64,
-    method: String,
-}
-
-/// Names of Pods in the order in which they left the service.
+/// Names of Pods in the order in which operations on them were requested.
 #[derive(Clone, Default)]
-struct Departures(Arc<Mutex<Vec<String>>>);
+struct Requested(Arc<Mutex<Vec<String>>>);
 
-impl Departures {
+impl Requested {
     /// Watches Pods as long as the tasks live.
     fn watch(pods: Api<Pod>) -> (Self, JoinSet<()>) {
-        let (departures, mut tasks) = (Self::default(), JoinSet::new());
-        let recorded = departures.clone();
+        let (requested, mut tasks) = (Self::default(), JoinSet::new());
+        let recorded = requested.clone();
         tasks.spawn(async move {
             let config = watcher::Config::default();
             let mut changes = watcher(pods, config).default_backoff().applied_objects().boxed();
             while let Some(change) = changes.next().await {
-                if let Some(pod) =
-                    change.ok().filter(|pod| !is_true(pod, well_known::SERVICE_READY))
-                {
+                if let Some(pod) = change.ok().filter(|pod| is_operated_on(pod.labels())) {
                     recorded.record(pod.name_any());
                 }
             }
         });
-        (departures, tasks)
+        (requested, tasks)
     }
 
     fn record(&self, pod: String) {
@@ -88,16 +79,16 @@ impl Departures {
         self.0.lock().clear();
     }
 
-    /// Those of some Pods, once each has left.
-    async fn of(&self, pods: &BTreeMap<String, Departure>) -> Vec<String> {
-        let departed = || {
+    /// Those of some Pods, once an operation was requested on each.
+    async fn of(&self, pods: &BTreeMap<String, u64>) -> Vec<String> {
+        let requested = || {
             let names = self.0.lock();
             names.iter().filter(|name| pods.contains_key(*name)).cloned().collect::<Vec<_>>()
         };
-        let all = async || Ok(departed().len() == pods.len());
+        let all = async || Ok(requested().len() == pods.len());
         let result = eventually(TIMEOUT, all).await;
-        assert!(result.is_ok(), "{pods:?} are to leave, and {:?} did", departed());
-        departed()
+        assert!(result.is_ok(), "operations on {pods:?} predicted, {:?} requested", requested());
+        requested()
     }
 }
 
@@ -151,8 +142,8 @@ async fn predictions_agree_with_what_happens() {
             "spec": { "terminationGracePeriodSeconds": 0, "containers": [container] },
         },
     });
-    // More than the operator updates at a time: which of two Pods that are requested at the same time a rule permits
-    // first depends on which event arrives first.
+    // More than the operator updates at a time: which of two Pods a rule permits first depends on which event arrives
+    // first.
     let half = json!([{ "name": "half", "availablePolicy": { "maxUnavailableValue": "50%" } }]);
     cluster.create_rule("web", app("web"), half).await.unwrap();
     let created = simulate(&cluster, &manifest(&spec), &["-o", "json"]);
@@ -163,7 +154,7 @@ async fn predictions_agree_with_what_happens() {
     settle(&cluster, &spec).await;
 
     let mut random = Rng::with_seed(SEED);
-    let (departures, _watch) = Departures::watch(cluster.pods());
+    let (requested, _watch) = Requested::watch(cluster.pods());
     let (mut wrong, mut predicted_writes, mut actual_writes) = (Vec::new(), 0.0, 0.0);
     for round in 0..CHANGES {
         let change = change(&mut spec, &mut random, round);
@@ -173,7 +164,7 @@ async fn predictions_agree_with_what_happens() {
         let prediction: Value = serde_json::from_slice(&output.stdout).unwrap();
         let before = snapshots(&cluster).await;
         let start = cluster.audit_log_end().unwrap();
-        departures.clear();
+        requested.clear();
         cluster.patch("web", spec.clone()).await.unwrap();
         settle(&cluster, &spec).await;
         let after = snapshots(&cluster).await;
@@ -186,17 +177,17 @@ async fn predictions_agree_with_what_happens() {
             prediction["podWrites"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
         predicted_writes += f64::from(u32::try_from(expected).unwrap());
         actual_writes += f64::from(u32::try_from(writes).unwrap());
-        let leaving = leaving(&prediction);
-        let left = departures.of(&leaving).await;
-        let order: Vec<&Departure> = left.iter().map(|pod| &leaving[pod]).collect();
+        let batches = batches(&prediction);
+        let order = requested.of(&batches).await;
+        let is_in_order = order.iter().map(|pod| batches[pod]).is_sorted();
         let (predicted, actual) = (predicted(&prediction), happened(&before, &after));
         eprintln!(
             "{change}: {:?}, {expected} writes; happened: {writes} writes",
             numbers(&prediction)
         );
-        if predicted != actual || !is_in_order(&order) || prediction["end"]["state"] != "complete" {
+        if predicted != actual || !is_in_order || prediction["end"]["state"] != "complete" {
             wrong.push(format!(
-                "{change}: predicted {prediction:#}, happened {actual:?} in batches {order:?}"
+                "{change}: predicted {prediction:#}, happened {actual:?} in order {order:?}"
             ));
         }
     }
@@ -316,24 +307,13 @@ fn numbers(prediction: &Value) -> BTreeMap<String, usize> {
     numbers
 }
 
-/// The predicted departures, by name of the Pod.
-fn leaving(prediction: &Value) -> BTreeMap<String, Departure> {
+/// The predicted batches of the Pods that are operated on batch by batch, by name of the Pod.
+fn batches(prediction: &Value) -> BTreeMap<String, u64> {
     let pods = prediction["pods"].as_array().unwrap().iter();
-    let leaving = pods.filter(|pod| OUT_OF_SERVICE.iter().any(|method| pod["method"] == *method));
-    let departure = |pod: &Value| {
-        let (batch, method) = (pod["batch"].as_u64().unwrap(), pod["method"].as_str().unwrap());
-        (pod["pod"].as_str().unwrap().to_owned(), Departure { batch, method: method.to_owned() })
-    };
-    leaving.map(departure).collect()
-}
-
-/// Returns whether the Pods of each method have left in the order of their batches. Pods of two methods are
-/// requested at the same time, and reach the rule in either order.
-fn is_in_order(order: &[&Departure]) -> bool {
-    OUT_OF_SERVICE.iter().all(|method| {
-        let of_method = order.iter().filter(|departure| departure.method == *method);
-        of_method.map(|departure| departure.batch).is_sorted()
-    })
+    let in_batches = pods.filter(|pod| IN_BATCHES.iter().any(|method| pod["method"] == *method));
+    in_batches
+        .map(|pod| (pod["pod"].as_str().unwrap().to_owned(), pod["batch"].as_u64().unwrap()))
+        .collect()
 }
 
 /// What is to happen to each Pod that there is, and the number of new instances.
