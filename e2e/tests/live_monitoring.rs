@@ -184,9 +184,10 @@ async fn wait_until_firing(
     }
 }
 
-/// A rollout of [`PODS`] Pods under a rule, and jobs.
+/// A rollout of [`PODS`] Pods of a Service under a rule, and jobs.
 async fn roll_out(cluster: &TestCluster) {
     let limit = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": "25%" } } });
+    cluster.create_managed_service("web", json!({ "app": "web" }), &json!({})).await.unwrap();
     cluster.create_and_wait("web", PODS, &limit).await.unwrap();
     let budget = json!([{ "name": "half", "availablePolicy": { "maxUnavailableValue": "50%" } }]);
     cluster.create_rule("web", app("web"), budget).await.unwrap();
@@ -198,9 +199,25 @@ async fn roll_out(cluster: &TestCluster) {
         run_job(cluster, name, &pods, Progress::Succeeded).await;
     }
     cluster.wait_until_rolled_out("web", PODS, TIMEOUT).await.unwrap();
+    assert_no_operation_is_in_progress(cluster).await;
     run_plan(cluster, "deployed", "ConfigMap", ExecutionStatus::Complete).await;
     // Two scrapes and evaluations.
     tokio::time::sleep(Duration::from_secs(3)).await;
+}
+
+/// No series counts an operation that has ended.
+async fn assert_no_operation_is_in_progress(cluster: &TestCluster) {
+    let address = cluster.metrics_address("lifecycle-operator").unwrap();
+    let series = || -> anyhow::Result<Vec<String>> {
+        let page = http::get(address, "/metrics")?;
+        let operations = page.lines().filter(|line| {
+            line.starts_with("podops_lifecycle_operations{")
+                || line.starts_with("podops_lifecycle_oldest_operation_timestamp_seconds{")
+        });
+        Ok(operations.map(str::to_owned).collect())
+    };
+    let result = eventually(TIMEOUT, async || Ok(series()?.is_empty())).await;
+    assert!(result.is_ok(), "all operations have ended: {:?}", series());
 }
 
 async fn run_job(cluster: &TestCluster, name: &str, pods: &[String], end: Progress) {

@@ -70,16 +70,17 @@ impl Metrics {
         observed: &PodLifecycle,
         now: Timestamp,
     ) -> Measurements {
-        let mut operations = self.operations.known.lock();
-        let known = operations.by_pod.get_mut(pod).map(Vec::as_mut_slice).unwrap_or_default();
-        let stages = ended_by_others(known, observed, now);
-        for operation in known.iter_mut() {
-            // It is counted once, even if the Pod is reconciled again before a write.
-            if let Some(ended) = stages.iter().find(|ended| ended.id == operation.id) {
-                (operation.stage, operation.since) = (Stage::Operate, ended.end);
+        let mut stages = Vec::new();
+        self.operations.change(pod, |known| {
+            stages = ended_by_others(known, observed, now);
+            for operation in known {
+                // It is counted once, even if the Pod is reconciled again before a write.
+                if let Some(ended) = stages.iter().find(|ended| ended.id == operation.id) {
+                    (operation.stage, operation.since) = (Stage::Operate, ended.end);
+                    operation.waiting_for = WaitingFor::Requester;
+                }
             }
-        }
-        drop(operations);
+        });
         let measured = Measurements { stages, ..Measurements::default() };
         self.add(&measured);
         measured
@@ -190,12 +191,16 @@ struct Entry {
 impl OperationsInProgress {
     /// Replaces the operations of a Pod.
     pub(super) fn record(&self, pod: &ObjectKey, operations: Vec<OperationInProgress>) {
+        self.change(pod, |known| *known = operations);
+    }
+
+    /// Changes the operations of a Pod, and the gauges with them.
+    fn change(&self, pod: &ObjectKey, change: impl FnOnce(&mut Vec<OperationInProgress>)) {
         let mut known = self.known.lock();
-        let before = known.by_pod.remove(pod).unwrap_or_default();
+        let before = known.by_pod.get(pod).cloned().unwrap_or_default();
+        let mut operations = before.clone();
+        change(&mut operations);
         if before == operations {
-            if !before.is_empty() {
-                known.by_pod.insert(pod.clone(), before);
-            }
             return;
         }
         let mut changed = BTreeSet::new();
@@ -209,7 +214,9 @@ impl OperationsInProgress {
             known.by_state.entry(state).or_default().insert(entry);
             changed.insert(state);
         }
-        if !operations.is_empty() {
+        if operations.is_empty() {
+            known.by_pod.remove(pod);
+        } else {
             known.by_pod.insert(pod.clone(), operations);
         }
         for state in changed {
@@ -287,6 +294,31 @@ mod tests {
         assert_eq!(samples(&registry), ["oldest_operation_timestamp_seconds 8", "operations 2"]);
         metrics.retain(|pod| *pod == b);
         metrics.forget(&b);
+        assert_eq!(samples(&registry), [""; 0]);
+    }
+
+    #[test]
+    fn gauges_follow_a_stage_that_another_program_has_ended() {
+        let registry = Registry::new();
+        let metrics = Metrics::register(&registry).unwrap();
+        let pod = ObjectKey::new("ns", "a");
+        metrics.operations.record(&pod, vec![preparing("x", 7)]);
+        let granted = [("operating", "1"), ("operation-type", "update"), ("operate", "8000000000")];
+        let labels = granted.map(|(kind, value)| {
+            (format!("{kind}.podopslifecycle.kusionstack.io/x"), value.to_owned())
+        });
+        let observed = PodLifecycle::parse(&labels.into()).unwrap();
+        let now = Timestamp::from_second(9).unwrap();
+        let measured = metrics.add_by_others(&pod, &observed, now);
+        assert_eq!(measured.stages.len(), 1);
+        assert_eq!(metrics.add_by_others(&pod, &observed, now).stages, [], "it is counted once");
+        let operate = "{stage=\"operate\",waiting_for=\"requester\"}";
+        let expected = [
+            format!("oldest_operation_timestamp_seconds{operate} 8"),
+            format!("operations{operate} 1"),
+        ];
+        assert_eq!(samples(&registry), expected);
+        metrics.operations.record(&pod, Vec::new());
         assert_eq!(samples(&registry), [""; 0]);
     }
 }
