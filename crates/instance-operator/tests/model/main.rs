@@ -8,6 +8,7 @@
 //! - [`scheduling`]: which plans run, in which order, for parameters that change, requests and cancellations;
 //! - [`steps`]: attempts, time limits and failures of steps, against a clock;
 //! - [`pipes`]: what a Pod makes in a run is made once, and used after it exists;
+//! - [`toggle`]: an object that exists while a parameter is true;
 //! - [`removal`]: objects that leave the templates, the plan `cleanup`, finalizers, and other clients that
 //!   recreate objects.
 //!
@@ -23,4 +24,5 @@ mod properties;
 mod removal;
 mod scheduling;
 mod steps;
+mod toggle;
 mod world;

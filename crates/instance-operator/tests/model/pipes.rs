@@ -29,6 +29,9 @@ const OBJECTS: [PackageObject; 3] = [
     PackageObject { api_version: "v1", kind: "ConfigMap", name: "user" },
 ];
 
+/// Number of objects that are created until a search goes no further.
+const CREATED_MAX: u8 = 6;
+
 /// A state of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
@@ -57,6 +60,8 @@ enum Event {
 
 struct Pipes {
     setup: Setup,
+    /// Changes of the parameter. With one, only the up-to-date operator runs, and is killed: two reach more states than
+    /// fit into memory.
     changes: u8,
 }
 
@@ -217,7 +222,11 @@ impl Model for Pipes {
         if state.violation.is_some() {
             return;
         }
-        events.extend(state.world.steps().into_iter().map(Event::Step));
+        let mut steps = state.world.steps();
+        if self.changes > 0 {
+            steps.retain(|step| *step != Step::Advance(1));
+        }
+        events.extend(steps.into_iter().map(Event::Step));
         if state.is_pod_starting() {
             events.push(Event::PodRuns);
         }
@@ -239,6 +248,10 @@ impl Model for Pipes {
         (next != *state).then_some(next)
     }
 
+    fn within_boundary(&self, state: &State) -> bool {
+        state.world.created() <= CREATED_MAX
+    }
+
     fn properties(&self) -> Vec<Property<Self>> {
         properties()
     }
@@ -247,6 +260,12 @@ impl Model for Pipes {
 #[test]
 fn a_key_is_made_once_in_a_run() {
     assert_holds(Pipes::new(Without::Nothing, 0), 50_000);
+}
+
+#[test]
+fn a_key_is_made_in_each_run_after_a_change() {
+    assert_holds(Pipes::new(Without::Nothing, 1), 10_000);
+    assert_violated(Pipes::new(Without::RunOfArtifacts, 1), Without::RunOfArtifacts);
 }
 
 #[test]

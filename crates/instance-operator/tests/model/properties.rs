@@ -43,7 +43,10 @@ pub(crate) fn properties<M: InstanceModel>() -> Vec<Property<M>> {
         Property::always("safe", |_, state: &M::State| M::violation(state).is_none()),
         Property::always("converges", |model: &M, state: &M::State| {
             let mut rest = state.clone();
-            M::world(&mut rest).attempts = [None, None];
+            // Only the up-to-date operator goes on.
+            let world = M::world(&mut rest);
+            world.attempts = [None, None];
+            world.cache = world.instance.clone();
             model.setup().converging.contains(&rest, |rest| model.divergence(rest))
         }),
     ]

@@ -121,7 +121,7 @@ impl State {
                 self.check_applied(&name, before.as_ref());
                 self.has_late_creation |= is_late_creation;
             }
-            Some(Change::Deleted { name, before }) => self.check_deleted(&name, &before),
+            Some(Change::Deleted { name, before, .. }) => self.check_deleted(&name, &before),
             Some(Change::Status { before, .. }) => {
                 let status = self.world.instance.status();
                 self.violation = self.violation.or(violated_by_status(&before, &status));

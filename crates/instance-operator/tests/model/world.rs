@@ -308,10 +308,12 @@ pub(crate) enum Change {
         before: Option<Json>,
         is_late_creation: bool,
     },
-    /// The deletion of an object was requested.
+    /// The deletion of an object was requested. A newer object was changed for a later generation of the Instance
+    /// than the operator has observed.
     Deleted {
         name: String,
         before: Json,
+        is_newer: bool,
     },
     /// The status was written; `before` was stored, and it was planned at the time `now`.
     Status {
@@ -579,7 +581,7 @@ impl World {
             match next(&mut attempt, setup) {
                 Next::Read(needed) => self.read(&mut attempt, needed),
                 Next::ReadFiles(files) if self.read_files(&mut attempt, &files) => {}
-                Next::ReadFiles(_) => attempt = attempt.again(observed),
+                Next::ReadFiles(_) => attempt = attempt.again(observed.clone()),
                 Next::Writes(writes) => attempt.writes = writes,
                 Next::Change(InstanceChange::ClearRequest) => {
                     self.clear_request(&attempt.observed, setup.without);
@@ -589,7 +591,9 @@ impl World {
                 Next::Status => return self.write_status(&attempt, setup.without),
                 Next::Nothing => return None,
             }
-        } else {
+        }
+        // What was planned a moment ago is sent in the same step: nobody else sees a plan.
+        if !attempt.writes.is_empty() {
             let write = attempt.writes.remove(0);
             match self.precondition(&attempt, &write, setup.without) {
                 Precondition::Holds => change = self.write(&mut attempt, &write, setup.without),
@@ -724,7 +728,10 @@ impl World {
                     object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
                     Json::new(object)
                 });
-                let change = before.map(|before| Change::Deleted { name: name.clone(), before });
+                let change = before.map(|before| {
+                    let is_newer = generation_of(&before) > attempt.observed.generation;
+                    Change::Deleted { name: name.clone(), before, is_newer }
+                });
                 (deleted, change)
             }
         };
@@ -750,6 +757,12 @@ impl World {
             }
         }
         Json::new(stored)
+    }
+
+    /// Number of objects that were created. An operator with an outdated cache can create an object again as often as
+    /// the other one deletes it, so a search is limited to a number.
+    pub(crate) fn created(&self) -> u8 {
+        self.next_uid
     }
 
     /// Objects that are being deleted.
@@ -779,6 +792,14 @@ impl World {
         }
         false
     }
+}
+
+/// The generation of the Instance that an object was changed for; 0 if it does not have one.
+fn generation_of(object: &Value) -> i64 {
+    let uid_and_generation = object["metadata"]["annotations"][GENERATION].as_str();
+    let generation =
+        uid_and_generation.and_then(|both| both.rsplit_once('/')).map(|(_, last)| last);
+    generation.and_then(|generation| generation.parse().ok()).unwrap_or_default()
 }
 
 /// The run that has applied an object.

@@ -1,0 +1,205 @@
+//! The plan has two serial steps: a Toggle task, whose ConfigMap exists while the parameter is true, and another
+//! ConfigMap. A user changes the parameter to false and back.
+
+use instance_operator::object_write::applied_digest;
+use podops_api::kudo::ExecutionStatus;
+use podops_model_support::{assert_holds, assert_violated};
+use serde_json::{Value, json};
+use stateright::{Model, Property};
+
+use crate::{
+    hashed::Json,
+    properties::{InstanceModel, properties},
+    world::{
+        Change, PackageObject, Setup, Step, Stored, Without, World, config_map, serial,
+        violated_by_status,
+    },
+};
+
+/// Keys of the objects in the world.
+const SWITCH: &str = "ConfigMap switch";
+const AFTER: &str = "ConfigMap after";
+
+const OBJECTS: [PackageObject; 2] = [
+    PackageObject { api_version: "v1", kind: "ConfigMap", name: "switch" },
+    PackageObject { api_version: "v1", kind: "ConfigMap", name: "after" },
+];
+
+/// Number of objects that are created until a search goes no further.
+const CREATED_MAX: u8 = 4;
+
+/// A state of the model.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    world: World,
+    /// Whether a leader that was paused before it sent the request has created the ConfigMap of the toggle, whose
+    /// condition is that none exists. The next run with the parameter false removes it.
+    has_late_creation: bool,
+    changes_left: u8,
+    /// First violated safety property.
+    violation: Option<&'static str>,
+}
+
+/// A step of one actor.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Event {
+    /// An operator or the API server goes on.
+    Step(Step),
+    ChangeParameter,
+}
+
+struct Toggles {
+    setup: Setup,
+    changes: u8,
+}
+
+impl Toggles {
+    fn new(without: Without, changes: u8) -> Self {
+        Self { setup: Setup::new(package(), &OBJECTS, without), changes }
+    }
+}
+
+/// Content of the OperatorVersion.
+fn package() -> Value {
+    json!({
+        "operator": { "name": "op" },
+        "templates": { "switch": config_map("switch"), "after": config_map("after") },
+        "tasks": [
+            { "name": "switch", "kind": "Toggle", "spec": { "resources": ["switch"], "parameter": "P" } },
+            { "name": "after", "kind": "Apply", "spec": { "resources": ["after"] } },
+        ],
+        "parameters": [{ "name": "P", "default": "1" }],
+        "plans": { "deploy": serial(&["switch", "after"]) },
+    })
+}
+
+/// Changes the parameter to its other value.
+fn toggle(instance: &mut Stored) {
+    instance.parameter = 1 - instance.parameter;
+    instance.generation += 1;
+}
+
+impl State {
+    fn take(&mut self, step: &Step, setup: &Setup) {
+        let violation = match self.world.take(step, setup) {
+            Some(Change::Applied { name, before, is_late_creation }) => {
+                self.has_late_creation |= name == SWITCH && is_late_creation;
+                self.applied(&name, before.as_ref(), is_late_creation)
+            }
+            Some(Change::Deleted { is_newer: true, .. }) => Some("a newer object was deleted"),
+            Some(Change::Status { before, .. }) => {
+                violated_by_status(&before, &self.world.instance.status())
+            }
+            Some(Change::Deleted { .. } | Change::FinalizerRemoved) | None => None,
+        };
+        self.violation = self.violation.or(violation);
+    }
+
+    /// Returns which rule a changed object violates.
+    fn applied(
+        &self,
+        name: &str,
+        before: Option<&Json>,
+        is_late_creation: bool,
+    ) -> Option<&'static str> {
+        let object = &self.world.objects[name];
+        let is_same = before.is_some_and(|before| applied_digest(before) == applied_digest(object));
+        if name != AFTER || is_same || is_late_creation || self.has_late_creation {
+            return None;
+        }
+        let is_on = object["data"]["p"] == "1";
+        let exists = self.world.objects.contains_key(SWITCH);
+        (exists != is_on).then_some("a step began before the toggle was done")
+    }
+}
+
+impl InstanceModel for Toggles {
+    fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    fn world(state: &mut State) -> &mut World {
+        &mut state.world
+    }
+
+    fn violation(state: &State) -> Option<&'static str> {
+        state.violation
+    }
+
+    fn divergence(&self, mut state: State) -> Option<&'static str> {
+        if !self.settle(&mut state, |_| false) {
+            return Some("a reconcile does not end");
+        }
+        let status = state.world.instance.status();
+        if state.world.instance.is_running() {
+            return Some("a run does not end");
+        }
+        let last = status.history.first().map(|run| run.status);
+        if !status.pending.is_empty() || last != Some(ExecutionStatus::Complete) {
+            return Some("a run is lost");
+        }
+        let parameter = state.world.instance.parameter;
+        let objects = &state.world.objects;
+        if objects.contains_key(SWITCH) != (parameter == 1) && !state.has_late_creation {
+            return Some("the toggle is not what the parameter is");
+        }
+        let parameter = json!(parameter.to_string());
+        let is_current = objects.get(AFTER).is_some_and(|after| after["data"]["p"] == parameter);
+        (!is_current).then_some("an object is not what the last run applied")
+    }
+}
+
+impl Model for Toggles {
+    type State = State;
+    type Action = Event;
+
+    fn init_states(&self) -> Vec<State> {
+        let mut world = World::new();
+        world.instance.parameter = 1;
+        world.cache = world.instance.clone();
+        let changes_left = self.changes;
+        vec![State { world, has_late_creation: false, changes_left, violation: None }]
+    }
+
+    fn actions(&self, state: &State, events: &mut Vec<Event>) {
+        if state.violation.is_some() {
+            return;
+        }
+        events.extend(state.world.steps().into_iter().map(Event::Step));
+        if state.changes_left > 0 {
+            events.push(Event::ChangeParameter);
+        }
+    }
+
+    fn next_state(&self, state: &State, event: Event) -> Option<State> {
+        let mut next = state.clone();
+        match event {
+            Event::Step(step) => next.take(&step, &self.setup),
+            Event::ChangeParameter => {
+                next.changes_left -= 1;
+                toggle(&mut next.world.instance);
+            }
+        }
+        (next != *state).then_some(next)
+    }
+
+    fn within_boundary(&self, state: &State) -> bool {
+        state.world.created() <= CREATED_MAX
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        properties()
+    }
+}
+
+#[test]
+fn an_object_exists_while_its_toggle_is_on() {
+    assert_holds(Toggles::new(Without::Nothing, 1), 5_000);
+}
+
+#[test]
+fn every_protection_of_toggles_is_necessary() {
+    for without in [Without::ObjectPreconditions, Without::StatusPrecondition, Without::Deletions] {
+        assert_violated(Toggles::new(without, 2), without);
+    }
+}
