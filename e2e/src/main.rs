@@ -60,8 +60,11 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Draw the data of the overview dashboard during an update; prints an SVG image
-    Plot,
+    /// Draw the data of the dashboards while Pods are changed, as SVG images
+    Plot {
+        /// Folder of the images
+        folder: PathBuf,
+    },
     /// Record `kubectl podops get --watch` during an update; prints a Markdown page
     Record,
     /// Serve HTTP requests; runs as the container of fake Pods
@@ -152,10 +155,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
             output(&format!("{page}\n{}", killed.trim_end()));
             Ok(())
         }
-        Command::Plot => {
-            output(&plots::overview(&programs).await?);
-            Ok(())
-        }
+        Command::Plot { folder } => plots::draw_dashboards(&programs, &folder).await,
         Command::Record => {
             output(recording::page(&programs).await?.trim_end());
             Ok(())

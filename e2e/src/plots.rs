@@ -1,8 +1,10 @@
-//! The data of the overview dashboard during a rollout, drawn as an image for the documentation.
+//! The data of the dashboards while Pods are changed, drawn as images for the documentation.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, ResourceExt as _};
 use plotters::{
     prelude::{
         BLACK, ChartBuilder, DrawingArea, IntoDrawingArea as _, LineSeries, Palette as _,
@@ -10,26 +12,19 @@ use plotters::{
     },
     style::Color as _,
 };
+use podops_api::operation_job::{OperationJob, Progress};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    cluster::{OPERATORS, TestCluster, app},
+    cluster::{INSTANCE_OPERATOR, OPERATORS, TestCluster, app, eventually, root},
     nodes::Delays,
     panels::{Panel, panels},
     prometheus::{Prometheus, Series},
 };
 
-const DASHBOARD: &str = include_str!("../../deploy/monitoring/dashboards/overview.json");
-/// Panels that are drawn.
-const TITLES: [&str; 6] = [
-    "Operations by stage and party that must act next",
-    "Operations ended",
-    "Pods of CollaSets",
-    "CollaSets by progress",
-    "Memory",
-    "Requests",
-];
+/// Dashboards, in the repository.
+const DASHBOARDS: &str = "deploy/monitoring/dashboards";
 /// Width of a plot with its legend, as a multiple of that without.
 const WITH_LEGEND: f64 = 1.5;
 /// Series that stay below this part of the highest one are left out.
@@ -49,38 +44,59 @@ struct Plot {
     series: Vec<Series>,
 }
 
-/// Updates 100 Pods under a rule, and returns the image as SVG.
+/// Creates, updates and restarts 100 Pods of a Service under a rule, runs a plan, and writes an image of each
+/// dashboard to a folder, as SVG.
 ///
 /// # Errors
 ///
-/// If the rollout does not complete, or Prometheus does not start.
-pub async fn overview(programs: &Path) -> anyhow::Result<String> {
-    let cluster = TestCluster::start(programs).await?;
+/// If a rollout does not complete, Prometheus does not start, or a dashboard has no data.
+pub async fn draw_dashboards(programs: &Path, folder: &Path) -> anyhow::Result<()> {
+    let mut cluster = TestCluster::start(programs).await?;
+    cluster.add_instance_operator().await?;
     let mut operators = BTreeMap::new();
-    for name in OPERATORS {
+    for name in OPERATORS.into_iter().chain([INSTANCE_OPERATOR]) {
         operators.insert(name, cluster.metrics_address(name)?);
     }
     let directory = cluster.plane.dir.path().join("prometheus");
     let prometheus = Prometheus::start(&directory, &operators, &json!({ "groups": [] })).await?;
     let began = Instant::now();
+    run_plan(&cluster).await?;
     roll_out(&cluster).await?;
-    let dashboard: Value = serde_json::from_str(DASHBOARD)?;
+    restart(&cluster).await?;
+    // Two more scrapes.
+    sleep(Duration::from_secs(3)).await;
+    fs::create_dir_all(folder)?;
+    for entry in fs::read_dir(root().join(DASHBOARDS))? {
+        let path = entry?.path();
+        let name = path.file_stem().context("a file without name")?;
+        let dashboard: Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
+        let plots = plots(&prometheus, &dashboard, began.elapsed()).await?;
+        anyhow::ensure!(!plots.is_empty(), "{} has no data", path.display());
+        fs::write(folder.join(name).with_extension("svg"), draw(&plots)?)?;
+    }
+    Ok(())
+}
+
+/// The panels of a dashboard that have data.
+async fn plots(
+    prometheus: &Prometheus,
+    dashboard: &Value,
+    period: Duration,
+) -> anyhow::Result<Vec<Plot>> {
     let mut plots = Vec::new();
-    for Panel { title, queries } in panels(&dashboard, RATE_INTERVAL) {
-        if !TITLES.contains(&title.as_str()) {
-            continue;
-        }
+    for Panel { title, queries } in panels(dashboard, RATE_INTERVAL) {
         let mut series = Vec::new();
         for query in queries {
-            let found = prometheus.query(&query.expression, began.elapsed()).await?;
+            let found = prometheus.query(&query.expression, period).await?;
             series.extend(found.into_iter().map(|series| series.named(&query.legend)));
         }
         let highest = series.iter().map(highest).fold(0.0, f64::max);
         series.retain(|series| self::highest(series) > highest * NEGLIGIBLE);
-        plots.push(Plot { title, series });
+        if !series.is_empty() {
+            plots.push(Plot { title, series });
+        }
     }
-    anyhow::ensure!(plots.len() == TITLES.len(), "the dashboard does not have all panels");
-    draw(&plots)
+    Ok(plots)
 }
 
 /// The highest value of a series; 0 if it has none.
@@ -93,27 +109,90 @@ async fn roll_out(cluster: &TestCluster) -> anyhow::Result<()> {
     let limit = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": "25%" } } });
     // As slow as containers are.
     cluster.nodes()?.set_delays(Delays { start: Duration::from_secs(1), ..Delays::default() });
+    cluster.create_managed_service("web", json!({ "app": "web" }), &json!({})).await?;
     cluster.create_and_wait("web", PODS, &limit).await?;
     let budget = json!([{ "name": "tenth", "availablePolicy": { "maxUnavailableValue": "10%" } }]);
     cluster.create_rule("web", app("web"), budget).await?;
     cluster.set_image("web", "nginx:2").await?;
-    cluster.wait_until_rolled_out("web", PODS, TIMEOUT).await?;
-    // Two more scrapes.
-    sleep(Duration::from_secs(3)).await;
-    Ok(())
+    cluster.wait_until_rolled_out("web", PODS, TIMEOUT).await
 }
 
-/// Draws the plots beside and below each other.
+/// Restarts a tenth of the Pods by a job.
+async fn restart(cluster: &TestCluster) -> anyhow::Result<()> {
+    let pods = cluster.pods_of("web").await?;
+    let targets: Vec<Value> =
+        pods.iter().step_by(10).map(|pod| json!({ "name": pod.name_any() })).collect();
+    let job = json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "OperationJob",
+        "metadata": { "name": "restart" }, "spec": { "action": "Restart", "targets": targets },
+    });
+    cluster.plane.create(&job).await?;
+    let jobs: Api<OperationJob> = cluster.api();
+    let succeeded = async || {
+        let status = jobs.get("restart").await?.status.unwrap_or_default();
+        Ok(status.progress == Some(Progress::Succeeded))
+    };
+    eventually(TIMEOUT, succeeded).await
+}
+
+/// Runs the plan of a package that applies one ConfigMap.
+async fn run_plan(cluster: &TestCluster) -> anyhow::Result<()> {
+    cluster.create_writer("writer", "configmaps").await?;
+    let step = json!({ "name": "config", "tasks": ["config"] });
+    let phase = json!({ "name": "main", "strategy": "serial", "steps": [step] });
+    let config = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: config\n";
+    cluster
+        .plane
+        .create(&json!({
+            "apiVersion": "kudo.dev/v1beta1", "kind": "OperatorVersion",
+            "metadata": { "name": "config" },
+            "spec": {
+                "operator": { "name": "config", "kind": "Operator" }, "version": "0.1.0",
+                "templates": { "config": config },
+                "tasks": [{ "name": "config", "kind": "Apply", "spec": { "resources": ["config"] } }],
+                "plans": { "deploy": { "strategy": "serial", "phases": [phase] } },
+            },
+        }))
+        .await?;
+    cluster
+        .plane
+        .create(&json!({
+            "apiVersion": "kudo.dev/v1beta1", "kind": "Instance", "metadata": { "name": "config" },
+            "spec": { "operatorVersion": { "name": "config" }, "serviceAccountName": "writer" },
+        }))
+        .await?;
+    let maps: Api<ConfigMap> = cluster.api();
+    eventually(TIMEOUT, async || Ok(maps.get_opt("config").await?.is_some())).await
+}
+
+/// Times of the first and the last sample, in seconds since 1970.
+#[derive(Clone, Copy)]
+struct Period {
+    start: f64,
+    end: f64,
+}
+
+impl Period {
+    /// That of all samples, and at least one second.
+    fn of(plots: &[Plot]) -> Self {
+        let series = plots.iter().flat_map(|plot| &plot.series);
+        let times = series.flat_map(|series| &series.samples).map(|sample| sample.at);
+        let start = times.clone().fold(f64::INFINITY, f64::min);
+        Self { start, end: times.fold(start + 1.0, f64::max) }
+    }
+}
+
+/// Draws the plots beside and below each other, with the same axis of time.
 fn draw(plots: &[Plot]) -> anyhow::Result<String> {
     let rows = plots.len().div_ceil(COLUMNS);
     let (columns, height) = (u32::try_from(COLUMNS)?, u32::try_from(rows)?);
-    let mut image = String::new();
+    let (mut image, period) = (String::new(), Period::of(plots));
     {
         let size = (PANEL.0 * columns, PANEL.1 * height);
         let root = SVGBackend::with_string(&mut image, size).into_drawing_area();
         root.fill(&WHITE)?;
         for (plot, area) in plots.iter().zip(root.split_evenly((rows, COLUMNS))) {
-            draw_plot(plot, &area).map_err(|error| anyhow!("{}: {error}", plot.title))?;
+            draw_plot(plot, period, &area).map_err(|error| anyhow!("{}: {error}", plot.title))?;
         }
         root.present()?;
     }
@@ -123,10 +202,8 @@ fn draw(plots: &[Plot]) -> anyhow::Result<String> {
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type DrawError = plotters::drawing::DrawingAreaErrorKind<std::io::Error>;
 
-fn draw_plot(plot: &Plot, area: &Area) -> Result<(), DrawError> {
-    let times = || plot.series.iter().flat_map(|series| &series.samples).map(|sample| sample.at);
-    let start = times().fold(f64::INFINITY, f64::min);
-    let end = times().fold(start + 1.0, f64::max);
+fn draw_plot(plot: &Plot, period: Period, area: &Area) -> Result<(), DrawError> {
+    let Period { start, end } = period;
     let highest = plot.series.iter().map(highest).fold(f64::MIN_POSITIVE, f64::max);
     let mut chart = ChartBuilder::on(area)
         .caption(&plot.title, ("sans-serif", 16))

@@ -54,8 +54,8 @@ Commands:
   mutants          Change each condition of the planning of plans, and run the models against each change
   packages DIR     Take the packages of KUDO below a folder through their life with the command line,
                    and again while the operator is killed; writes docs/packages.md
-  plot             Draw the data of the overview dashboard during an update; writes
-                   docs/how-to/overview.svg
+  plot             Draw the data of the dashboards while Pods are changed; writes
+                   docs/how-to/dashboards
   record           Record `kubectl podops get --watch` during an update; writes docs/recording.md
   reference [--check]
                    Generate docs/reference/{events,conditions,metrics,flags,kubectl-podops,kubectl-kudo}.md
@@ -82,7 +82,7 @@ fn main() -> anyhow::Result<()> {
         ["hostile"] => hostile(),
         ["mutants"] => mutants::run(),
         ["packages", folder] => write_page("packages", &[folder], "docs/packages.md"),
-        ["plot"] => write_page("plot", &[], "docs/how-to/overview.svg"),
+        ["plot"] => plot(),
         ["record"] => write_page("record", &[], "docs/recording.md"),
         ["reference"] => reference(&[]),
         ["reference", "--check"] => reference(&["--check"]),
@@ -149,6 +149,16 @@ const COMPARISONS: [&str; 3] = ["templates", "yaml", "hashes"];
 
 /// Live tests of hostile objects, tenants and large numbers.
 const HOSTILE: [&str; 4] = ["live_fuzz", "live_hostile", "live_scale", "live_tenants"];
+
+/// Draws the dashboards with release builds.
+fn plot() -> anyhow::Result<()> {
+    prerequisites::for_tests()?;
+    cargo(&BUILD_RELEASE)?;
+    let folder = sources::root().join("docs/how-to/dashboards");
+    let status = Command::new(release()?.join("podops-e2e")).arg("plot").arg(folder).status();
+    anyhow::ensure!(status.context("starting podops-e2e")?.success(), "plot failed");
+    Ok(())
+}
 
 /// Runs the live tests of hostile objects, tenants and large numbers with release builds of the
 /// operators.
