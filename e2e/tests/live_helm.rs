@@ -12,10 +12,14 @@ use std::{
 use k8s_openapi::api::{
     admissionregistration::v1::{MutatingAdmissionPolicy, ValidatingAdmissionPolicy},
     apps::v1::Deployment,
-    core::v1::ServiceAccount,
+    core::v1::{Pod, ServiceAccount},
     rbac::v1::ClusterRole,
 };
-use kube::{Api, Resource, ResourceExt, api::ListParams};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{ListParams, PostParams},
+};
+use podops_api::{collaset::CollaSet, well_known};
 use podops_e2e::{
     cluster::{INSTANCE_OPERATOR, OPERATORS, programs},
     control_plane::ControlPlane,
@@ -179,6 +183,51 @@ async fn the_chart_is_installed_changed_and_uninstalled() {
     assert!(accounts.iter().all(|account| account.name_any() == "default"));
     // With the definitions, users would lose their objects.
     release.plane.kubectl(&["get", "collasets"]).await.unwrap();
+}
+
+/// Objects of Podops are released by `kubectl podops uninstall` when Helm has removed the operators.
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_are_released_after_the_chart_was_uninstalled() {
+    let release = Release::build().await;
+    release.helm(&["install", "podops", "CHART", "--create-namespace"]);
+    let sets: Api<CollaSet> = Api::namespaced(release.plane.admin.clone(), "default");
+    let set = serde_json::from_value(json!({
+        "metadata": { "name": "web", "finalizers": [well_known::PRE_RECLAIM] },
+        "spec": {
+            "replicas": 1, "selector": { "matchLabels": { "app": "web" } },
+            "template": {
+                "metadata": { "labels": { "app": "web" } },
+                "spec": { "containers": [{ "name": "web", "image": "web" }] },
+            },
+        },
+    }));
+    let set = sets.create(&PostParams::default(), &set.unwrap()).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(release.plane.admin.clone(), "default");
+    let owner = set.controller_owner_ref(&()).unwrap();
+    let pod = serde_json::from_value(json!({
+        "metadata": {
+            "name": "web", "labels": { "app": "web", "kusionstack.io/control": "true" },
+            "finalizers": [format!("{}/0", well_known::PROTECTION_FINALIZER)],
+            "ownerReferences": [owner],
+        },
+        "spec": { "containers": [{ "name": "web", "image": "web" }] },
+    }));
+    pods.create(&PostParams::default(), &pod.unwrap()).await.unwrap();
+
+    release.helm(&["uninstall", "podops"]);
+    let uninstall = ["uninstall", "--workloads", "keep", "--operator-namespace", NAMESPACE];
+    let uninstalled = Command::new(programs().unwrap().join("kubectl-podops"))
+        .args(uninstall)
+        .env("KUBECONFIG", release.plane.admin_kubeconfig())
+        .output();
+    success(&uninstalled.unwrap());
+    let pod = pods.get("web").await.unwrap();
+    assert!(pod.metadata.deletion_timestamp.is_none());
+    assert!(pod.owner_references().is_empty() && pod.finalizers().is_empty(), "{pod:?}");
+    let all = ["api-resources", "--api-group=apps.kusionstack.io", "-o", "name"];
+    assert_eq!(release.plane.kubectl(&all).await.unwrap().trim(), "");
+    // It may have other objects: Helm has created it, not Podops.
+    release.plane.kubectl(&["get", "namespace", NAMESPACE]).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

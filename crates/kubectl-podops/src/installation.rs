@@ -166,6 +166,11 @@ impl Installation {
         self.objects.iter().filter(move |object| object.kind.name == kind)
     }
 
+    /// Objects of some kinds.
+    pub(crate) fn of_kinds<'a>(&'a self, kinds: &'a [&'a str]) -> impl Iterator<Item = &'a Object> {
+        self.objects.iter().filter(|object| kinds.contains(&object.kind.name))
+    }
+
     /// Objects of a kind that belong to the installation by their label.
     pub(crate) fn installed(&self, kind: &'static str) -> impl Iterator<Item = &Object> {
         self.of(kind).filter(|object| object.is_part())
@@ -214,7 +219,11 @@ impl Object {
 
     /// Returns whether the object has this finalizer.
     pub(crate) fn has_finalizer(&self, finalizer: &str) -> bool {
-        items(&self.value["metadata"]["finalizers"]).any(|known| known == finalizer)
+        self.finalizers().any(|known| known == finalizer)
+    }
+
+    pub(crate) fn finalizers(&self) -> impl Iterator<Item = &str> {
+        items(&self.value["metadata"]["finalizers"]).filter_map(Value::as_str)
     }
 
     pub(crate) fn is_deleting(&self) -> bool {

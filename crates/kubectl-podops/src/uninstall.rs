@@ -194,7 +194,7 @@ fn delete_sets(installation: &Installation) -> Result<Next, Refusal> {
 
 /// Deletes installed objects of these kinds; does not wait until they are gone.
 fn delete_installed(installation: &Installation, kinds: &[&str]) -> Next {
-    let of_kinds = installation.objects.iter().filter(|object| kinds.contains(&object.kind.name));
+    let of_kinds = installation.of_kinds(kinds);
     steps(deletions(of_kinds.filter(|object| is_installed(object, installation))))
 }
 
@@ -243,7 +243,7 @@ fn release(installation: &Installation) -> Next {
 
 /// Deletes the objects of the API group, whose finalizers nothing would remove.
 fn delete_custom(installation: &Installation) -> Next {
-    let custom = installation.objects.iter().filter(|object| CUSTOM.contains(&object.kind.name));
+    let custom = installation.of_kinds(&CUSTOM);
     let mut found = Vec::new();
     for object in custom {
         let unblock = release::without_finalizers(object);
@@ -259,6 +259,14 @@ fn delete_definitions(installation: &Installation) -> Next {
 
 /// Waits until the namespace and the definitions are gone, which takes a while.
 fn await_deletions(installation: &Installation) -> Next {
+    let mut custom = installation.of_kinds(&CUSTOM);
+    if let Some((object, finalizer)) =
+        custom.find_map(|object| Some((object, object.finalizers().next()?)))
+    {
+        return Next::Wait(format!(
+            "waiting until the finalizer {finalizer} of {object} is removed by its own controller"
+        ));
+    }
     let ours = installation
         .objects
         .iter()

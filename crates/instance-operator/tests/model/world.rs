@@ -592,7 +592,7 @@ impl World {
                 Next::Nothing => return None,
             }
         }
-        // What was planned a moment ago is sent in the same step: nobody else sees a plan.
+        // A plan changes nothing that others read, so its first write is sent in the same step.
         if !attempt.writes.is_empty() {
             let write = attempt.writes.remove(0);
             match self.precondition(&attempt, &write, setup.without) {

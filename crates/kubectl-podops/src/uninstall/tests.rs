@@ -124,6 +124,19 @@ fn pods_are_released_before_their_sets_are_deleted() {
 }
 
 #[test]
+fn a_finalizer_of_another_controller_is_named() {
+    let mut left = set();
+    left.value["metadata"]["deletionTimestamp"] = json!("now");
+    left.value["metadata"]["finalizers"] = json!(["example.com/audit"]);
+    let name = json!({ "name": "collasets.apps.kusionstack.io", "deletionTimestamp": "now" });
+    let waiting = installation(vec![left, object("CustomResourceDefinition", &name)]);
+    let Ok(Next::Wait(message)) = next(&waiting, Workloads::Keep) else { panic!() };
+    let expected = "waiting until the finalizer example.com/audit of collaset/web in namespace shop is \
+                    removed by its own controller";
+    assert_eq!(message, expected);
+}
+
+#[test]
 fn only_what_podops_has_written_is_removed() {
     let released = next(&installation(vec![pod()]), Workloads::Keep);
     let Ok(Next::Steps(steps)) = released else { panic!("{released:?}") };
