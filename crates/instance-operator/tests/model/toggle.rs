@@ -1,5 +1,5 @@
 //! The plan has two serial steps: a Toggle task, whose ConfigMap exists while the parameter is true, and another
-//! ConfigMap. A user changes the parameter to false and back.
+//! ConfigMap. A user changes the parameter.
 
 use instance_operator::object_write::applied_digest;
 use podops_api::kudo::ExecutionStatus;
@@ -194,7 +194,7 @@ impl Model for Toggles {
 
 #[test]
 fn an_object_exists_while_its_toggle_is_on() {
-    assert_holds(Toggles::new(Without::Nothing, 1), 5_000);
+    assert_holds(Toggles::new(Without::Nothing, 1), 50_000);
 }
 
 #[test]
