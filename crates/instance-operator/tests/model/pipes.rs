@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD as BASE64};
-use podops_api::kudo::ExecutionStatus;
 use podops_model_support::{assert_holds, assert_violated};
 use serde_json::{Value, json};
 use stateright::{Model, Property};
@@ -28,9 +27,6 @@ const OBJECTS: [PackageObject; 3] = [
     PackageObject { api_version: "v1", kind: "Secret", name: "app.deploy.main.key.key.key" },
     PackageObject { api_version: "v1", kind: "ConfigMap", name: "user" },
 ];
-
-/// Number of objects that are created until a search goes no further.
-const CREATED_MAX: u8 = 6;
 
 /// A state of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -184,13 +180,8 @@ impl InstanceModel for Pipes {
         if !self.settle(&mut state, State::start_pod) {
             return Some("a reconcile does not end");
         }
-        let status = state.world.instance.status();
-        if state.world.instance.is_running() {
-            return Some("a run does not end");
-        }
-        let last = status.history.first().map(|run| run.status);
-        if !status.pending.is_empty() || last != Some(ExecutionStatus::Complete) {
-            return Some("a run is lost");
+        if let Some(reason) = state.world.incomplete() {
+            return Some(reason);
         }
         let objects = &state.world.objects;
         if objects.contains_key(POD) && !state.has_late_pod {
@@ -246,10 +237,6 @@ impl Model for Pipes {
             }
         }
         (next != *state).then_some(next)
-    }
-
-    fn within_boundary(&self, state: &State) -> bool {
-        state.world.created() <= CREATED_MAX
     }
 
     fn properties(&self) -> Vec<Property<Self>> {

@@ -2,7 +2,6 @@
 //! ConfigMap. A user changes the parameter.
 
 use instance_operator::object_write::applied_digest;
-use podops_api::kudo::ExecutionStatus;
 use podops_model_support::{assert_holds, assert_violated};
 use serde_json::{Value, json};
 use stateright::{Model, Property};
@@ -130,13 +129,8 @@ impl InstanceModel for Toggles {
         if !self.settle(&mut state, |_| false) {
             return Some("a reconcile does not end");
         }
-        let status = state.world.instance.status();
-        if state.world.instance.is_running() {
-            return Some("a run does not end");
-        }
-        let last = status.history.first().map(|run| run.status);
-        if !status.pending.is_empty() || last != Some(ExecutionStatus::Complete) {
-            return Some("a run is lost");
+        if let Some(reason) = state.world.incomplete() {
+            return Some(reason);
         }
         let parameter = state.world.instance.parameter;
         let objects = &state.world.objects;

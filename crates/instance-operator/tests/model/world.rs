@@ -557,6 +557,17 @@ impl World {
         steps
     }
 
+    /// Returns why a settled Instance has not ended its runs, or not completed the last one.
+    pub(crate) fn incomplete(&self) -> Option<&'static str> {
+        if self.instance.is_running() {
+            return Some("a run does not end");
+        }
+        let status = self.instance.status();
+        let last = status.history.first().map(|run| run.status);
+        let is_lost = !status.pending.is_empty() || last != Some(ExecutionStatus::Complete);
+        is_lost.then_some("a run is lost")
+    }
+
     /// Takes a step; returns what an operator has changed.
     pub(crate) fn take(&mut self, step: &Step, setup: &Setup) -> Option<Change> {
         match step {
