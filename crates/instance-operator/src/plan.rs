@@ -4,7 +4,8 @@
 //! A plan may be incomplete, because types, objects or files are not known:
 //! [`Needs`](crate::object_write::Needs) lists them. The operator plans again once they are, and after each
 //! write, until neither is left; then it writes the status. An operator that is restarted before it has
-//! written the status plans the same writes again.
+//! written the status plans the same writes again, unless the spec has changed meanwhile: so a plan is
+//! [held](Plan::is_held) until the status has what a later one must know.
 
 mod attempts;
 mod cluster_objects;
@@ -96,7 +97,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
         if let Some(first) = cluster_objects::finalizer(observed, &plan.writes) {
             return first;
         }
-        plan = cluster_objects::record_first(plan);
+        plan = cluster_objects::record_first(observed, plan);
         status::report_valid(&mut plan.status, observed, now);
     }
     if observed.deleting && plan.needs.is_empty() && plan.writes.is_empty() {

@@ -53,6 +53,45 @@ pub fn running(status: &InstanceStatus) -> Option<&PlanStatus> {
     status.plan_status.values().find(|plan| plan.status.is_running())
 }
 
+/// Returns the status with which a reconcile continues after one whose status could not be written yet. Steps that
+/// it has completed count for the generation of the Instance that it has observed: another operator may have changed
+/// the same objects for a later one. Of its objects just their identity is kept.
+#[must_use]
+pub fn continued(
+    stored: &InstanceStatus,
+    unwritten: InstanceStatus,
+    generation: i64,
+) -> InstanceStatus {
+    if unwritten.observed_generation == Some(generation) {
+        return unwritten;
+    }
+    let mut status = InstanceStatus { inventory: unwritten.inventory, ..stored.clone() };
+    forget_contents(&mut status);
+    status
+}
+
+/// Forgets what was applied, because another operator may still be about to change it: one that was the leader until
+/// it was paused. The next run then writes its annotations to each object, also where nothing else changes, so that
+/// the API server rejects what is based on an earlier version of the object.
+fn forget_contents(status: &mut InstanceStatus) {
+    for entry in &mut status.inventory {
+        entry.applied.clear();
+    }
+}
+
+/// Returns whether a run has completed all its steps.
+fn is_done(run: &PlanStatus) -> bool {
+    let mut steps = run.phases.iter().flat_map(|phase| &phase.steps);
+    steps.all(|step| step.status == ExecutionStatus::Complete)
+}
+
+/// Returns whether a run has ended since an earlier status.
+#[must_use]
+pub fn has_ended(earlier: &InstanceStatus, status: &InstanceStatus) -> bool {
+    let last = |status: &InstanceStatus| status.history.first().map(|run| run.uid.clone());
+    last(earlier) != last(status)
+}
+
 /// Messages of the steps of a run that fail, and are tried again.
 #[must_use]
 pub fn errors(run: &PlanStatus) -> Vec<String> {
@@ -126,6 +165,7 @@ pub fn begin(
     let Identity { plan, uid, reason } = identity;
     add_missing(status, version);
     let Some(entry) = status.plan_status.get_mut(plan) else { return };
+    let is_replaced = entry.status.is_running();
     let phases = std::mem::take(&mut entry.phases);
     let begun = |phase: PhaseStatus| PhaseStatus {
         status: ExecutionStatus::Pending,
@@ -152,6 +192,9 @@ pub fn begin(
         started: Some(Time(now)),
         operator_version: version.identity.clone(),
     };
+    if is_replaced {
+        forget_contents(status);
+    }
 }
 
 /// Ends the run of a plan: adds it to the history, and reports a rollout in the condition Ready. Returns the
@@ -186,6 +229,9 @@ pub fn end(
         status: result,
         message,
     };
+    if !is_done(entry) {
+        forget_contents(status);
+    }
     status.history.insert(0, run);
     status.history.truncate(HISTORY);
     conditions::report_end(status, plan, result, now);
@@ -194,6 +240,7 @@ pub fn end(
 
 #[cfg(test)]
 mod tests {
+    use podops_api::kudo::InventoryEntry;
     use serde_json::json;
 
     use super::*;
@@ -238,6 +285,57 @@ mod tests {
         assert_eq!(steps, [ExecutionStatus::Pending; 2]);
         assert_eq!(status.plan_status["backup"].status, ExecutionStatus::NeverRun);
         assert_eq!(running(&status).unwrap().name, "deploy");
+    }
+
+    /// Digests of what was applied, after a run that began with one and ended so.
+    fn digests_after(change: impl Fn(&mut InstanceStatus)) -> Vec<String> {
+        let mut status = InstanceStatus::default();
+        begin(&mut status, &version(), deploy("u"), Timestamp::UNIX_EPOCH);
+        let applied = "digest".to_owned();
+        status.inventory = vec![InventoryEntry { applied, ..InventoryEntry::default() }];
+        change(&mut status);
+        status.inventory.into_iter().map(|entry| entry.applied).collect()
+    }
+
+    #[test]
+    fn contents_are_known_after_runs_that_completed_all_steps() {
+        let now = Timestamp::UNIX_EPOCH;
+        let end_with = |result| {
+            digests_after(|status| {
+                for phase in &mut status.plan_status.get_mut("deploy").unwrap().phases {
+                    phase.steps.iter_mut().for_each(|step| step.status = result);
+                }
+                let _event = end(status, "deploy", ExecutionStatus::Complete, "", now);
+            })
+        };
+        assert_eq!(end_with(ExecutionStatus::Complete), ["digest"]);
+        assert_eq!(
+            end_with(ExecutionStatus::FatalError),
+            [""],
+            "another operator may retry the step"
+        );
+        assert_eq!(digests_after(|status| begin(status, &version(), deploy("v"), now)), [""]);
+        let cancel = |status: &mut InstanceStatus| {
+            let _event = end(status, "deploy", ExecutionStatus::FatalError, "cancelled", now);
+        };
+        assert_eq!(digests_after(cancel), [""]);
+    }
+
+    #[test]
+    fn steps_count_for_the_generation_that_was_observed() {
+        let mut stored = InstanceStatus::default();
+        begin(&mut stored, &version(), deploy("u"), Timestamp::UNIX_EPOCH);
+        let mut unwritten = InstanceStatus { observed_generation: Some(1), ..stored.clone() };
+        unwritten.plan_status.get_mut("deploy").unwrap().phases[0].steps[0].status =
+            ExecutionStatus::Complete;
+        let (name, applied) = ("first".to_owned(), "digest".to_owned());
+        unwritten.inventory = vec![InventoryEntry { name, applied, ..InventoryEntry::default() }];
+        assert_eq!(continued(&stored, unwritten.clone(), 1), unwritten);
+        let continued = continued(&stored, unwritten, 2);
+        assert_eq!(continued.plan_status, stored.plan_status);
+        let known: Vec<_> =
+            continued.inventory.iter().map(|e| (e.name.as_str(), e.applied.as_str())).collect();
+        assert_eq!(known, [("first", "")]);
     }
 
     #[test]

@@ -181,6 +181,7 @@ impl World {
         check: &mut dyn FnMut(&ObjectWrite, &InstanceStatus),
     ) -> bool {
         let mut observed = self.observed.clone();
+        observed.stored = observed.status.clone();
         let mut changes_left = kill_after;
         let mut events = Vec::new();
         for _ in 0..TURNS_MAX {

@@ -69,6 +69,8 @@ pub struct Observed {
     pub spec: InstanceSpec,
     /// Last status: the stored one, or a later one that is not written yet.
     pub status: InstanceStatus,
+    /// Stored status.
+    pub stored: InstanceStatus,
     /// OperatorVersion that the spec names; `None` if it does not exist.
     pub version: Option<Arc<Version>>,
     /// Earlier content of the OperatorVersion, with which the current run began, if it is known.
@@ -133,6 +135,7 @@ impl Observed {
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
             spec: instance.spec.clone(),
             status: instance.status.clone().unwrap_or_default(),
+            stored: instance.status.clone().unwrap_or_default(),
             ..Self::default()
         }
     }

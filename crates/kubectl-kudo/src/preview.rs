@@ -95,6 +95,10 @@ impl Preview {
             let is_same = self.observed.status == plan.status;
             self.observed.status = plan.status;
             self.note_runs();
+            if plan.is_held {
+                self.observed.stored = self.observed.status.clone();
+                continue;
+            }
             if !plan.needs.is_empty() && plan.needs.files.is_empty() {
                 return Turn::Read(plan.needs);
             }

@@ -12,6 +12,7 @@ mod kills;
 mod kudo;
 mod leaders;
 mod pipes;
+mod records;
 mod versions;
 
 use std::time::Duration;
@@ -45,6 +46,7 @@ async fn plans_in_one_cluster() {
         versions::a_run_goes_on_with_its_version_while_the_operator_has_it,
         kudo::what_kudo_applied_is_taken_over,
         faults::a_waiting_run_survives_a_replaced_manifest,
+        records::a_run_is_recorded_before_it_changes_objects,
     );
 }
 

@@ -1,8 +1,6 @@
 //! Cluster-scoped objects of an Instance: no owner reference deletes them with it, so a finalizer does.
 //! Several Instances may apply the same; the last one deletes it.
 
-use std::time::Duration;
-
 use jiff::{SignedDuration, Timestamp};
 use podops_api::kudo::InventoryEntry;
 use serde_json::Value;
@@ -34,23 +32,26 @@ pub(super) fn finalizer(observed: &Observed, writes: &[ObjectWrite]) -> Option<P
     Some(Plan { change, status: observed.status.clone(), ..Plan::default() })
 }
 
-/// Records cluster-scoped objects in the inventory before they are applied for the first time. Nothing else
+/// Holds a plan back until the stored inventory has the cluster-scoped objects that it applies. Nothing else
 /// would know of them if the operator was killed before it has written the status.
-pub(super) fn record_first(mut plan: Plan) -> Plan {
-    let inventory = &plan.status.inventory;
-    let new = plan.writes.iter().filter_map(|write| intended(write, inventory));
+pub(super) fn record_first(observed: &Observed, mut plan: Plan) -> Plan {
+    let stored = &observed.stored.inventory;
+    let new = plan.writes.iter().filter_map(|write| intended(write, stored));
     let new: Vec<InventoryEntry> = new.collect();
     if new.is_empty() {
         return plan;
     }
-    plan.status.inventory.extend(new);
+    let inventory = &mut plan.status.inventory;
+    let is_planned = |new: &InventoryEntry| entry(inventory, &id_of(new)).is_some();
+    let new: Vec<InventoryEntry> = new.into_iter().filter(|new| !is_planned(new)).collect();
+    inventory.extend(new);
     plan.writes.clear();
     plan.needs = Needs::default();
-    plan.requeue_after = Some(Duration::ZERO);
+    plan.is_held = true;
     plan
 }
 
-/// Entry of a cluster-scoped object that is to be applied and is not in the inventory. It has no UID.
+/// Entry of a cluster-scoped object that is to be applied and is not in this inventory. It has no UID.
 fn intended(write: &ObjectWrite, inventory: &[InventoryEntry]) -> Option<InventoryEntry> {
     let ObjectWrite::Apply { task, .. } = write else { return None };
     let id = write.id();

@@ -60,6 +60,10 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
             return plan;
         }
     };
+    if !is_recorded(observed, &running) {
+        plan.is_held = true;
+        return plan;
+    }
     let spec = &version.spec.plans[&running.name];
     run::add_missing(&mut plan.status, &version);
     let run = Run {
@@ -110,6 +114,14 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
     plan.writes = work.writes;
     plan.awaited = work.awaited;
     plan
+}
+
+/// Returns whether the stored status has a run, as it must before the run changes objects: if a user takes back
+/// the change that has begun it, another run has to restore them. The first run of an Instance needs no record,
+/// because another one begins for whatever becomes of the spec.
+fn is_recorded(observed: &Observed, running: &PlanStatus) -> bool {
+    let stored = &observed.stored.plan_status;
+    stored.is_empty() || stored.get(&running.name).is_some_and(|run| run.uid == running.uid)
 }
 
 /// Returns whether the status of a plan has changed, apart from its times.

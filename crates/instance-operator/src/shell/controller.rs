@@ -189,7 +189,6 @@ async fn reconcile(
     if !context.writer.is_observed(&observed.uid) {
         return Ok(Requeue::AwaitCache);
     }
-    let stored = observed.status.clone();
     let (written, earlier) = context.take_unwritten(&mut observed);
     context.publish(&reference, &written).await;
     let client = match context.client_for(&observed) {
@@ -207,13 +206,13 @@ async fn reconcile(
         watches: &context.watches,
         writes: &context.metrics.object_writes,
     };
-    context.add_known(&key, &stored, &mut observed).await?;
+    context.add_known(&key, &mut observed).await?;
     let sources = read_sources(&access, &mut observed).await;
     let mut observed = Arc::new(observed);
     let mut attempted = access.attempt(&mut observed).await;
     attempted.events.splice(0..0, earlier);
     if attempted.is_interrupted() {
-        return context.interrupt(&reference, &observed, stored, attempted).await;
+        return context.interrupt(&reference, &observed, attempted).await;
     }
     let Attempted { plan, events, end, .. } = attempted;
     let waits = [context.failures.record(&observed, Instant::now()), plan.requeue_after];
@@ -226,7 +225,7 @@ async fn reconcile(
         context.forget(&key, &observed.uid);
         return Ok(Requeue::AwaitChange);
     }
-    let result = Unwritten { stored, status: plan.status, events };
+    let result = Unwritten { stored: observed.stored.clone(), status: plan.status, events };
     let wait = context.finish(&reference, &observed, result, plan.change.as_ref()).await?;
     Ok(Requeue::After(waits.into_iter().chain([wait]).flatten().min().unwrap_or(RESYNC)))
 }
@@ -281,7 +280,6 @@ impl Context {
     async fn add_known(
         &self,
         key: &ObjectKey,
-        stored: &InstanceStatus,
         observed: &mut Observed,
     ) -> Result<(), ReconcileError> {
         let found = self.versions.add_to(observed).await;
@@ -292,7 +290,8 @@ impl Context {
         }
         observed.applied_by_others = self.applied_by_others(observed);
         // While a plan runs, and right after it, the caches may lag behind what it has waited for.
-        if [stored, &observed.status].into_iter().all(|status| run::running(status).is_none()) {
+        let statuses = [&observed.stored, &observed.status];
+        if statuses.into_iter().all(|status| run::running(status).is_none()) {
             observed.problems = self.workloads.problems(key);
         }
         Ok(())
@@ -360,13 +359,12 @@ impl Context {
         &self,
         reference: &ObjectReference,
         observed: &Observed,
-        stored: InstanceStatus,
         attempted: Attempted,
     ) -> Result<Requeue, ReconcileError> {
         let Attempted { plan, events, error, end } = attempted;
         let first = plan.change.as_ref().filter(|change| change.is_first());
         let events = self.publish_last(reference, first, events).await;
-        let status = observed.status.clone();
+        let (stored, status) = (observed.stored.clone(), observed.status.clone());
         self.statuses.keep(&observed.uid, Unwritten { stored, status, events });
         if let Some(error) = error {
             return Err(error);
@@ -386,8 +384,9 @@ impl Context {
         match self.statuses.take(&observed.uid, &observed.status) {
             Last::Written(events) => (events, Vec::new()),
             Last::Unwritten(unwritten) => {
-                observed.status = unwritten.status;
-                (Vec::new(), unwritten.events)
+                let Unwritten { stored, status, events } = *unwritten;
+                observed.status = run::continued(&stored, status, observed.generation);
+                (Vec::new(), events)
             }
             Last::Unknown => (Vec::new(), Vec::new()),
         }
@@ -474,8 +473,8 @@ impl Context {
         Ok(None)
     }
 
-    /// Writes the status if the minimum interval has passed, and returns the remaining time otherwise.
-    /// It is kept until it is known to be stored.
+    /// Writes the status if it has the end of a run or the minimum interval has passed, and returns the
+    /// remaining time otherwise. It is kept until it is known to be stored.
     ///
     /// # Errors
     ///
@@ -493,7 +492,13 @@ impl Context {
         // Pods become unhealthy and healthy again, also many times.
         let change = if is_of_plans { StatusChange::Significant } else { StatusChange::Minor };
         let render = || render::status(observed, &stored, &status);
-        let wait = self.writer.write_status(&observed.uid, change, render).await?;
+        // Users and scripts wait for it, and the status that has the begin was written just before.
+        let wait = if run::has_ended(&stored, &status) {
+            self.writer.write(&observed.uid, &render()).await?;
+            None
+        } else {
+            self.writer.write_status(&observed.uid, change, render).await?
+        };
         if wait.is_none() {
             self.metrics.add(&stored, &status);
         }

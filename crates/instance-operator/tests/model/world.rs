@@ -68,6 +68,12 @@ impl Stored {
         self.generation += 1;
     }
 
+    /// Changes the parameter to its other value.
+    pub(crate) fn toggle_parameter(&mut self) {
+        self.parameter = 1 - self.parameter;
+        self.generation += 1;
+    }
+
     pub(crate) fn is_running(&self) -> bool {
         run::running(&self.status()).is_some()
     }
@@ -192,6 +198,12 @@ pub(crate) enum Without {
     Uids,
     /// Cluster-scoped objects are recorded after they were applied, as all others.
     Record,
+    /// What was done for an earlier generation of the Instance counts for the next one.
+    ObservedGeneration,
+    /// What was applied counts, although another operator may be about to change it.
+    ForgottenContents,
+    /// Runs are recorded after they have changed objects.
+    RunRecord,
     /// What Pipe tasks have made does not have the run that it was made in.
     RunOfArtifacts,
     /// A request that was taken in is not recorded.
@@ -336,10 +348,18 @@ impl Attempt {
 
     /// The attempt that follows one that was interrupted. It continues with the status that is not written,
     /// unless another one was stored meanwhile.
-    fn again(self, observed: Stored) -> Self {
+    fn again(self, observed: Stored, without: Without) -> Self {
         let is_stored = observed.status == self.observed.status;
+        let generation = observed.generation;
         let next = Self::new(observed, self.surroundings);
-        if is_stored { Self { status: self.status, ..next } } else { next }
+        if !is_stored {
+            return next;
+        }
+        if without == Without::ObservedGeneration {
+            return Self { status: self.status, ..next };
+        }
+        let continued = run::continued(&typed(&next.status), typed(&self.status), generation);
+        Self { status: untyped(&continued), ..next }
     }
 
     /// Records a write that is done.
@@ -373,8 +393,12 @@ impl Attempt {
             finalizers: self.observed.finalizers.clone(),
             spec,
             status: typed(&self.status),
+            stored: self.observed.status(),
             ..Observed::default()
         };
+        if setup.without == Without::RunRecord {
+            observed.stored.plan_status.clear();
+        }
         let Surroundings { is_edited, remembers, .. } = self.surroundings;
         let first = Some(Arc::clone(&setup.version));
         (observed.version, observed.version_of_run) = if is_edited {
@@ -406,6 +430,7 @@ impl Attempt {
             let id = ObjectId::of(&object);
             if setup.without == Without::Record && is_cluster_scoped {
                 observed.status.inventory.extend(recorded(&id, &observed.status));
+                observed.stored.inventory.extend(recorded(&id, &observed.stored));
             }
             let Some(known) = self.known.get(&key(&id)) else { continue };
             let live = known.as_ref().and_then(|known| seen(known, &observed, setup.without));
@@ -423,6 +448,13 @@ impl Attempt {
         let mut plan = plan(&self.observed(setup), now);
         if setup.without == Without::Record {
             plan.status.inventory.retain(|entry| !entry.uid.is_empty());
+        }
+        if setup.without == Without::ForgottenContents {
+            let known = typed(&self.status).inventory;
+            for entry in plan.status.inventory.iter_mut().filter(|entry| entry.applied.is_empty()) {
+                let known = known.iter().find(|known| known.uid == entry.uid);
+                entry.applied = known.map(|known| known.applied.clone()).unwrap_or_default();
+            }
         }
         plan
     }
@@ -592,7 +624,7 @@ impl World {
             match next(&mut attempt, setup) {
                 Next::Read(needed) => self.read(&mut attempt, needed),
                 Next::ReadFiles(files) if self.read_files(&mut attempt, &files) => {}
-                Next::ReadFiles(_) => attempt = attempt.again(observed.clone()),
+                Next::ReadFiles(_) => attempt = attempt.again(observed.clone(), setup.without),
                 Next::Writes(writes) => attempt.writes = writes,
                 Next::Change(InstanceChange::ClearRequest) => {
                     self.clear_request(&attempt.observed, setup.without);
@@ -610,7 +642,7 @@ impl World {
                 Precondition::Holds => change = self.write(&mut attempt, &write, setup.without),
                 Precondition::IsDone => attempt.record(&write, None, setup.without),
                 // Another attempt reads the object again.
-                Precondition::Fails => attempt = attempt.again(observed),
+                Precondition::Fails => attempt = attempt.again(observed, setup.without),
             }
         }
         self.attempts[operator] = Some(attempt);
@@ -806,7 +838,7 @@ impl World {
 }
 
 /// The generation of the Instance that an object was changed for; 0 if it does not have one.
-fn generation_of(object: &Value) -> i64 {
+pub(crate) fn generation_of(object: &Value) -> i64 {
     let uid_and_generation = object["metadata"]["annotations"][GENERATION].as_str();
     let generation =
         uid_and_generation.and_then(|both| both.rsplit_once('/')).map(|(_, last)| last);

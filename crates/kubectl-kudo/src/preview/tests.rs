@@ -59,11 +59,12 @@ fn complete(preview: &mut Preview, objects: &mut Objects) {
             Turn::End => return,
             Turn::Read(needs) => {
                 for object_type in needs.types {
-                    let is_served = object_type.kind != "Thing";
-                    preview
-                        .observed
-                        .types
-                        .insert(object_type, is_served.then_some(Scope::Namespaced));
+                    let scope = match object_type.kind.as_str() {
+                        "Thing" => None,
+                        "ClusterRole" => Some(Scope::Cluster),
+                        _ => Some(Scope::Namespaced),
+                    };
+                    preview.observed.types.insert(object_type, scope);
                 }
                 for id in needs.objects.into_iter().chain(needs.metadata) {
                     let object = objects.get(&id.to_string()).cloned().map(Arc::new);
@@ -145,6 +146,18 @@ fn each_step_has_its_changes_and_waits() {
     changed.spec.parameters.clear();
     let (runs, _) = preview(changed, &mut objects);
     assert_eq!(text(&runs), "No plan would run.\n");
+}
+
+/// The operator records such an object before it applies it.
+#[test]
+fn a_cluster_scoped_object_is_shown() {
+    let role =
+        "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: role\n";
+    let version = version(&json!([apply("role")]), &json!({ "role": role }), &["role"]);
+    let (runs, _) = preview(observed(&version), &mut Objects::new());
+    let expected =
+        "Plan deploy would run: the Instance is new\n  main.role\n    + ClusterRole role\n";
+    assert_eq!(text(&runs), expected);
 }
 
 #[test]

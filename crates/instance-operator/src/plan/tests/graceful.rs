@@ -110,6 +110,8 @@ fn a_rejected_scaling_deletes_nothing() {
     world.rejected = world.objects.keys().filter(|id| id.name == "web").cloned().collect();
     world.set("ON", "false");
     world.turn(usize::MAX);
+    assert_eq!(world.plan("deploy"), "PENDING", "the run is recorded first");
+    world.turn(usize::MAX);
     let (status, message) = world.step("web");
     assert_eq!(status, "ERROR");
     assert!(message.contains("not permitted"), "{message}");

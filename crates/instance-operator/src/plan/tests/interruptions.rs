@@ -75,6 +75,27 @@ fn a_parameter_may_change_at_each_point_of_a_run() {
     }
 }
 
+/// The objects that the run has changed are restored, although the parameter has its former value again.
+#[test]
+fn a_change_may_be_taken_back_at_each_point_of_its_run() {
+    for writes in 0..WRITES {
+        let mut world = World::new(&content(), &json!({}));
+        settle(&mut world);
+        world.set("P", "2");
+        world.turn(writes);
+        world.turn(writes);
+        world.set("P", "1");
+        settle(&mut world);
+        assert_eq!(world.runs().last().unwrap(), "deploy COMPLETE");
+        let job = world.object("Job", "job").unwrap();
+        let now = [data(&world, "first"), data(&world, "last")];
+        assert_eq!(
+            (now, &job["metadata"]["annotations"]["p"]),
+            (["1", "1"].map(Value::from), &json!("1"))
+        );
+    }
+}
+
 #[test]
 fn a_plan_may_be_requested_at_each_point_of_a_run() {
     for world in interrupted(|world| world.request("backup", "mine")) {
