@@ -1,7 +1,10 @@
 //! Links of Markdown pages to files and headings of this repository, and the pages of the
 //! documentation site.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::BTreeSet,
+    path::{Component, Path},
+};
 
 use pulldown_cmark::{Event, LinkType, Parser, Tag, TagEnd};
 
@@ -12,14 +15,17 @@ use crate::sources;
 const SITE: &str = "docs";
 const CONTENTS: &str = "docs/SUMMARY.md";
 
-/// Fails for each relative link to a file or heading that does not exist, and for each page of the
-/// documentation site that its table of contents lacks.
+/// Fails for each relative link to a file or heading that does not exist, for each link of the documentation site to
+/// a file that it does not have, and for each page that its table of contents lacks.
 pub(super) fn check() -> anyhow::Result<Vec<Finding>> {
     let mut findings = missing_pages()?;
     for path in sources::with_extension("md")? {
         for target in targets(&sources::text(&path)?) {
             if !exists(&path, &target)? {
                 let message = format!("broken link to {target}");
+                findings.push(Finding { place: path.clone(), message });
+            } else if path.starts_with(SITE) && !is_on_site(&path, &target) {
+                let message = format!("the documentation site does not have {target}");
                 findings.push(Finding { place: path.clone(), message });
             }
         }
@@ -60,6 +66,15 @@ fn exists(from: &str, target: &str) -> anyhow::Result<bool> {
     Ok(headings(&std::fs::read_to_string(path)?).contains(heading))
 }
 
+/// Returns whether the documentation site has the target of a link of one of its pages: mdBook copies what is in its
+/// directory, and makes an index of each README.
+fn is_on_site(from: &str, target: &str) -> bool {
+    let file = target.split_once('#').map_or(target, |(file, _)| file);
+    let depth = Path::new(from).components().count() - Path::new(SITE).components().count();
+    let climbed = Path::new(file).components().filter(|part| *part == Component::ParentDir).count();
+    climbed < depth && Path::new(file).file_name() != Some("README.md".as_ref())
+}
+
 /// The anchors of a page's headings, as code forges make them.
 #[allow(clippy::wildcard_enum_match_arm, reason = "a page has other parts than headings")]
 fn headings(text: &str) -> BTreeSet<String> {
@@ -87,4 +102,19 @@ fn anchor(heading: &str) -> String {
 
 fn options() -> pulldown_cmark::Options {
     pulldown_cmark::Options::ENABLE_TABLES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_link_to_what_the_site_has() {
+        assert!(is_on_site("docs/index.md", "how-to/scale.md#limits"));
+        assert!(is_on_site("docs/reference/backends/envoy.md", "../../GLOSSARY.md"));
+        assert!(is_on_site("docs/index.md", "#limits"));
+        assert!(!is_on_site("docs/how-to/scale.md", "../../e2e/tests/live_jobs.rs"));
+        assert!(!is_on_site("docs/index.md", "../README.md"));
+        assert!(!is_on_site("docs/how-to/monitor.md", "../runbooks/README.md"));
+    }
 }
