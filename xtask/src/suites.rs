@@ -1,5 +1,5 @@
-//! Runs the tests of the workspace. Most live tests run side by side, because they mostly wait; those that
-//! compare times run alone.
+//! Runs the tests of the workspace. Most run side by side: live tests mostly wait, and model checkers mostly use one
+//! processor. Those that compare times run alone.
 
 use std::{
     fs,
@@ -22,12 +22,15 @@ use crate::cargo::cargo_output;
 /// Live tests that compare times or measure CPU.
 const ALONE: [&str; 3] = ["live_monitoring", "live_scale", "live_tenants"];
 
-/// Number of the other live tests that run side by side. With three on two cores, requests time out, and load
+/// Number of the other tests that run side by side. With three live tests on two cores, requests time out, and load
 /// generators are too slow.
 const AT_A_TIME: usize = 2;
 
-/// The longest of the other live tests, which begin first, so that none of them runs alone at the end.
-const LONGEST: [&str; 6] = [
+/// The longest of the other tests, which begin first, so that none of them runs alone at the end.
+const LONGEST: [&str; 9] = [
+    "model_rules",
+    "model",
+    "templates",
     "live_instances",
     "live_backends",
     "live_two_leaders",
@@ -74,7 +77,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     }
     anyhow::ensure!(!suites.is_empty(), "the workspace has no tests");
     let [alone, concurrent, others] = groups(suites);
-    let mut failed = run_group(&others, 1);
+    let mut failed = run_group(&others, AT_A_TIME);
     failed.extend(run_group(&concurrent, AT_A_TIME));
     failed.extend(run_group(&alone, 1));
     anyhow::ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));

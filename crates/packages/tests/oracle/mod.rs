@@ -15,7 +15,9 @@ pub(crate) fn answers(requests: &[Value]) -> Vec<Value> {
         writeln!(input_text, "{request}").unwrap();
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packages/tests/oracle");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("oracle");
+    // Suites run side by side, and one must not replace the program of another.
+    let program =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(concat!("oracle-", env!("CARGO_CRATE_NAME")));
     let mut build = Command::new("go");
     build.args(["build", "-trimpath", "-o"]).arg(&program).arg(".").current_dir(source);
     assert!(build.status().unwrap().success(), "the oracle is not built");
