@@ -28,6 +28,7 @@ pub mod programs;
 pub mod progress_view;
 pub mod prometheus;
 pub mod recording;
+pub mod run_to_end;
 pub mod scenarios;
 pub mod server;
 pub mod soak;

@@ -3,8 +3,7 @@
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, anyhow};
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, ResourceExt as _};
+use kube::ResourceExt as _;
 use plotters::{
     prelude::{
         BLACK, ChartBuilder, DrawingArea, IntoDrawingArea as _, LineSeries, Palette as _,
@@ -12,15 +11,16 @@ use plotters::{
     },
     style::Color as _,
 };
-use podops_api::operation_job::{OperationJob, Progress};
+use podops_api::{kudo::ExecutionStatus, operation_job::Progress};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    cluster::{INSTANCE_OPERATOR, OPERATORS, TestCluster, app, eventually, root},
+    cluster::{INSTANCE_OPERATOR, OPERATORS, TestCluster, app, root},
     nodes::Delays,
     panels::{Panel, panels},
     prometheus::{Prometheus, Series},
+    run_to_end::{run_job, run_plan},
 };
 
 /// Dashboards, in the repository.
@@ -60,7 +60,7 @@ pub async fn draw_dashboards(programs: &Path, folder: &Path) -> anyhow::Result<(
     let directory = cluster.plane.dir.path().join("prometheus");
     let prometheus = Prometheus::start(&directory, &operators, &json!({ "groups": [] })).await?;
     let began = Instant::now();
-    run_plan(&cluster).await?;
+    run_plan(&cluster, "config", "ConfigMap", ExecutionStatus::Complete).await?;
     roll_out(&cluster).await?;
     restart(&cluster).await?;
     // Two more scrapes.
@@ -122,47 +122,8 @@ async fn restart(cluster: &TestCluster) -> anyhow::Result<()> {
     let pods = cluster.pods_of("web").await?;
     let targets: Vec<Value> =
         pods.iter().step_by(10).map(|pod| json!({ "name": pod.name_any() })).collect();
-    let job = json!({
-        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "OperationJob",
-        "metadata": { "name": "restart" }, "spec": { "action": "Restart", "targets": targets },
-    });
-    cluster.plane.create(&job).await?;
-    let jobs: Api<OperationJob> = cluster.api();
-    let succeeded = async || {
-        let status = jobs.get("restart").await?.status.unwrap_or_default();
-        Ok(status.progress == Some(Progress::Succeeded))
-    };
-    eventually(TIMEOUT, succeeded).await
-}
-
-/// Runs the plan of a package that applies one ConfigMap.
-async fn run_plan(cluster: &TestCluster) -> anyhow::Result<()> {
-    cluster.create_writer("writer", "configmaps").await?;
-    let step = json!({ "name": "config", "tasks": ["config"] });
-    let phase = json!({ "name": "main", "strategy": "serial", "steps": [step] });
-    let config = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: config\n";
-    cluster
-        .plane
-        .create(&json!({
-            "apiVersion": "kudo.dev/v1beta1", "kind": "OperatorVersion",
-            "metadata": { "name": "config" },
-            "spec": {
-                "operator": { "name": "config", "kind": "Operator" }, "version": "0.1.0",
-                "templates": { "config": config },
-                "tasks": [{ "name": "config", "kind": "Apply", "spec": { "resources": ["config"] } }],
-                "plans": { "deploy": { "strategy": "serial", "phases": [phase] } },
-            },
-        }))
-        .await?;
-    cluster
-        .plane
-        .create(&json!({
-            "apiVersion": "kudo.dev/v1beta1", "kind": "Instance", "metadata": { "name": "config" },
-            "spec": { "operatorVersion": { "name": "config" }, "serviceAccountName": "writer" },
-        }))
-        .await?;
-    let maps: Api<ConfigMap> = cluster.api();
-    eventually(TIMEOUT, async || Ok(maps.get_opt("config").await?.is_some())).await
+    let spec = json!({ "action": "Restart", "targets": targets });
+    run_job(cluster, "restart", spec, Progress::Succeeded).await
 }
 
 /// Times of the first and the last sample, in seconds since 1970.

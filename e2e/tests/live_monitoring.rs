@@ -16,10 +16,7 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use podops_api::{
-    collaset::CollaSetStatus,
-    kudo::{ExecutionStatus, Instance, OperatorVersion},
-    operation_job::{OperationJob, Progress},
-    well_known,
+    collaset::CollaSetStatus, kudo::ExecutionStatus, operation_job::Progress, well_known,
 };
 use podops_e2e::{
     balancers::Haproxy,
@@ -28,6 +25,7 @@ use podops_e2e::{
     panels::{Query, panels},
     programs::prometheus_operator_crds,
     prometheus::Prometheus,
+    run_to_end::{run_job, run_plan},
     server,
     traffic::server_set,
 };
@@ -196,11 +194,11 @@ async fn roll_out(cluster: &TestCluster) {
     let pods = cluster.pods_of("web").await.unwrap();
     for (name, pods) in [("first", &pods[..5]), ("second", &pods[5..10])] {
         let pods: Vec<String> = pods.iter().map(Pod::name_any).collect();
-        run_job(cluster, name, &pods, Progress::Succeeded).await;
+        recreate(cluster, name, &pods, Progress::Succeeded).await;
     }
     cluster.wait_until_rolled_out("web", PODS, TIMEOUT).await.unwrap();
     assert_no_operation_is_in_progress(cluster).await;
-    run_plan(cluster, "deployed", "ConfigMap", ExecutionStatus::Complete).await;
+    run_plan(cluster, "deployed", "ConfigMap", ExecutionStatus::Complete).await.unwrap();
     // Two scrapes and evaluations.
     tokio::time::sleep(Duration::from_secs(3)).await;
 }
@@ -220,45 +218,11 @@ async fn assert_no_operation_is_in_progress(cluster: &TestCluster) {
     assert!(result.is_ok(), "all operations have ended: {:?}", series());
 }
 
-async fn run_job(cluster: &TestCluster, name: &str, pods: &[String], end: Progress) {
+/// Recreates Pods by a job, one after another.
+async fn recreate(cluster: &TestCluster, name: &str, pods: &[String], end: Progress) {
     let targets: Vec<Value> = pods.iter().map(|pod| json!({ "name": pod })).collect();
     let spec = json!({ "action": "Recreate", "targets": targets, "parallelism": 1 });
-    let job =
-        serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec })).unwrap();
-    let jobs: Api<OperationJob> = cluster.api();
-    jobs.create(&PostParams::default(), &job).await.unwrap();
-    let has_ended = async || {
-        let status = jobs.get(name).await?.status.unwrap_or_default();
-        Ok(status.progress == Some(end))
-    };
-    eventually(TIMEOUT * 2, has_ended).await.unwrap();
-}
-
-/// An Instance whose `deploy` applies an object of a kind.
-async fn run_plan(cluster: &TestCluster, name: &str, kind: &str, end: ExecutionStatus) {
-    cluster.create_writer(name, "configmaps").await.unwrap();
-    let object = json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name } });
-    let step = json!({ "name": "only", "tasks": ["only"] });
-    let phase = json!({ "name": "only", "strategy": "serial", "steps": [step] });
-    let version = json!({ "metadata": { "name": name }, "spec": {
-        "operator": { "name": name }, "version": "1.0.0",
-        "templates": { "object": object.to_string() },
-        "tasks": [{ "name": "only", "kind": "Apply", "spec": { "resources": ["object"] } }],
-        "plans": { "deploy": { "strategy": "serial", "phases": [phase] } },
-    } });
-    let versions: Api<OperatorVersion> = cluster.api();
-    let version = serde_json::from_value(version).unwrap();
-    versions.create(&PostParams::default(), &version).await.unwrap();
-    let spec = json!({ "operatorVersion": { "name": name }, "serviceAccountName": name });
-    let instance = json!({ "metadata": { "name": name }, "spec": spec });
-    let instances: Api<Instance> = cluster.api();
-    let instance = serde_json::from_value(instance).unwrap();
-    instances.create(&PostParams::default(), &instance).await.unwrap();
-    let has_ended = async || {
-        let status = instances.get(name).await?.status.unwrap_or_default();
-        Ok(status.plan_status.get("deploy").is_some_and(|deploy| deploy.status == end))
-    };
-    eventually(TIMEOUT, has_ended).await.unwrap();
+    run_job(cluster, name, spec, end).await.unwrap();
 }
 
 /// PodopsRolloutStopped, PodopsRolloutOverdue, PodopsCollaSetDegraded, PodopsJobFailed,
@@ -274,8 +238,8 @@ async fn workload_situations(cluster: &TestCluster) {
     cluster.set_image("halted", "nginx:non-exist").await.unwrap();
     let deadline = json!({ "progressDeadlineSeconds": 3 });
     cluster.create_with("overdue", 1, "nginx:non-exist", &deadline).await.unwrap();
-    run_job(cluster, "failed", &["missing".to_owned()], Progress::Failed).await;
-    run_plan(cluster, "unserved", "Unserved", ExecutionStatus::FatalError).await;
+    recreate(cluster, "failed", &["missing".to_owned()], Progress::Failed).await;
+    run_plan(cluster, "unserved", "Unserved", ExecutionStatus::FatalError).await.unwrap();
     let deep = format!("{}1{}", r#"{"a":"#.repeat(DEPTH), "}".repeat(DEPTH));
     let set = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",

@@ -13,6 +13,7 @@ mod kudo;
 mod leaders;
 mod pipes;
 mod records;
+mod secrets;
 mod versions;
 
 use std::time::Duration;
@@ -55,7 +56,8 @@ async fn rights_fields_and_files_in_one_cluster() {
     let cluster = Cluster::start().await;
     run_in_turn!(
         cluster,
-        parameters_from_secrets_are_in_force_and_nowhere_in_clear,
+        secrets::parameters_from_secrets_are_in_force_and_nowhere_in_clear,
+        secrets::a_rejection_does_not_show_the_secret_that_it_quotes,
         fields_of_other_clients_are_taken_unless_left,
         features::fields_of_steps_and_templates_take_effect,
         features::a_job_is_replaced_once_it_has_ended,
@@ -233,35 +235,6 @@ async fn a_step_that_waits_for_many_objects_reads_none_again(cluster: &Cluster) 
     });
     assert!(watches.count() <= 2, "the begin and the end of one watch");
     cluster.cluster.assert_no_forbidden_requests().unwrap();
-}
-
-/// Values in Secrets reach objects, and a change of a Secret is a change of the parameter.
-async fn parameters_from_secrets_are_in_force_and_nowhere_in_clear(cluster: &Cluster) {
-    let mut toy = toy();
-    toy["parameters"] = json!([{ "name": "P", "sensitive": true, "required": true }]);
-    cluster.version("toy", toy).await;
-    let source = json!({ "name": "P", "secretKeyRef": { "name": "password", "key": "p" } });
-    cluster.instance("toy", json!({ "parametersFrom": [source] })).await;
-    let degraded = async || {
-        let instance = cluster.get("instances.kudo.dev", "toy").await?;
-        Ok(instance["status"]["conditions"].to_string().contains("Secret default/password"))
-    };
-    eventually(TIMEOUT, degraded).await.unwrap();
-    assert!(cluster.get("configmap", "toy").await.is_err(), "nothing runs without the value");
-    cluster.kubectl(&["create", "secret", "generic", "password", "--from-literal=p=hunter2"]).await;
-    cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
-    let value = async || anyhow::Ok(cluster.get("configmap", "toy").await?["data"]["p"].clone());
-    assert_eq!(value().await.unwrap(), "hunter2");
-    let patch = json!({ "stringData": { "p": "correct horse" } }).to_string();
-    cluster.kubectl(&["patch", "secret", "password", "-p", &patch]).await;
-    let is_new = async || Ok(value().await? == "correct horse");
-    eventually(TIMEOUT, is_new).await.unwrap();
-    let instance = cluster.kubectl(&["get", "instances.kudo.dev", "toy", "-o", "yaml"]).await;
-    let events = cluster.kubectl(&["get", "events.events.k8s.io", "-o", "yaml"]).await;
-    let log = std::fs::read_to_string(cluster.cluster.log(INSTANCE_OPERATOR)).unwrap();
-    for (place, text) in [("instance", instance), ("events", events), ("log", log)] {
-        assert!(!text.contains("hunter2") && !text.contains("correct horse"), "{place}: {text}");
-    }
 }
 
 /// Objects are written as the Instance's ServiceAccount and by no other power: what it may not write is
