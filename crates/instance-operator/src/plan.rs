@@ -4,8 +4,8 @@
 //! A plan may be incomplete, because types, objects or files are not known:
 //! [`Needs`](crate::object_write::Needs) lists them. The operator plans again once they are, and after each
 //! write, until neither is left; then it writes the status. An operator that is restarted before it has
-//! written the status plans the same writes again, unless the spec has changed meanwhile: so a plan is
-//! [held](Plan::is_held) until the status has what a later one must know.
+//! written the status plans the same writes again, unless the spec has changed meanwhile: so the status is
+//! written [first](Plan::is_status_first) if a later plan must know what this one is about to change.
 
 mod attempts;
 mod cluster_objects;

@@ -85,13 +85,6 @@ fn is_done(run: &PlanStatus) -> bool {
     steps.all(|step| step.status == ExecutionStatus::Complete)
 }
 
-/// Returns whether a run has ended since an earlier status.
-#[must_use]
-pub fn has_ended(earlier: &InstanceStatus, status: &InstanceStatus) -> bool {
-    let last = |status: &InstanceStatus| status.history.first().map(|run| run.uid.clone());
-    last(earlier) != last(status)
-}
-
 /// Messages of the steps of a run that fail, and are tried again.
 #[must_use]
 pub fn errors(run: &PlanStatus) -> Vec<String> {

@@ -95,7 +95,7 @@ impl Preview {
             let is_same = self.observed.status == plan.status;
             self.observed.status = plan.status;
             self.note_runs();
-            if plan.is_held {
+            if plan.is_status_first {
                 self.observed.stored = self.observed.status.clone();
                 continue;
             }

@@ -37,7 +37,7 @@ async fn reject_statuses(cluster: &Cluster) {
     eventually(TIMEOUT, is_rejected).await.unwrap();
 }
 
-/// The operator is killed before it could record a run, and the user takes back the change that has begun it.
+/// The operator is killed before it could record a run, and the user reverts the change that has begun it.
 /// Nothing would restore what an unrecorded run had changed.
 pub(crate) async fn a_run_is_recorded_before_it_changes_objects(cluster: &Cluster) {
     let toggle = json!({

@@ -41,13 +41,15 @@ pub(super) fn record_first(observed: &Observed, mut plan: Plan) -> Plan {
     if new.is_empty() {
         return plan;
     }
-    let inventory = &mut plan.status.inventory;
-    let is_planned = |new: &InventoryEntry| entry(inventory, &id_of(new)).is_some();
-    let new: Vec<InventoryEntry> = new.into_iter().filter(|new| !is_planned(new)).collect();
-    inventory.extend(new);
+    for new in new {
+        // A status that is not stored yet may have it.
+        if entry(&plan.status.inventory, &id_of(&new)).is_none() {
+            plan.status.inventory.push(new);
+        }
+    }
     plan.writes.clear();
     plan.needs = Needs::default();
-    plan.is_held = true;
+    plan.is_status_first = true;
     plan
 }
 

@@ -61,7 +61,7 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
         }
     };
     if !is_recorded(observed, &running) {
-        plan.is_held = true;
+        plan.is_status_first = true;
         return plan;
     }
     let spec = &version.spec.plans[&running.name];
@@ -116,7 +116,7 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
     plan
 }
 
-/// Returns whether the stored status has a run, as it must before the run changes objects: if a user takes back
+/// Returns whether the stored status has a run, as it must before the run changes objects: if a user reverts
 /// the change that has begun it, another run has to restore them. The first run of an Instance needs no record,
 /// because another one begins for whatever becomes of the spec.
 fn is_recorded(observed: &Observed, running: &PlanStatus) -> bool {

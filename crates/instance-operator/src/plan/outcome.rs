@@ -25,7 +25,7 @@ pub struct Plan {
     pub awaited: BTreeSet<ObjectId>,
     /// Whether nothing more is planned until the status is stored: nothing else would know of what follows if
     /// the operator was killed.
-    pub is_held: bool,
+    pub is_status_first: bool,
     /// Time until an attempt of a step or a time limit is due; `None` if none is.
     pub requeue_after: Option<Duration>,
     /// Status to report.

@@ -52,6 +52,7 @@ use super::{
     workloads::Workloads,
 };
 use crate::{
+    metrics::ended_runs,
     object::ObjectId,
     object_write::{entry, id_of},
     plan::{self, Plan},
@@ -384,8 +385,8 @@ impl Context {
         match self.statuses.take(&observed.uid, &observed.status) {
             Last::Written(events) => (events, Vec::new()),
             Last::Unwritten(unwritten) => {
-                let Unwritten { stored, status, events } = *unwritten;
-                observed.status = run::continued(&stored, status, observed.generation);
+                let Unwritten { status, events, .. } = *unwritten;
+                observed.status = run::continued(&observed.stored, status, observed.generation);
                 (Vec::new(), events)
             }
             Last::Unknown => (Vec::new(), Vec::new()),
@@ -484,23 +485,23 @@ impl Context {
         observed: &Observed,
         unwritten: Unwritten,
     ) -> Result<Option<Duration>, ReconcileError> {
-        let (stored, status) = (unwritten.stored.clone(), unwritten.status.clone());
+        let (stored, status) = (&observed.stored, unwritten.status.clone());
         self.versions.keep(observed, &status);
         self.statuses.keep(&observed.uid, unwritten);
         let is_of_plans = (&stored.plan_status, &stored.pending, &stored.observed_generation)
             != (&status.plan_status, &status.pending, &status.observed_generation);
         // Pods become unhealthy and healthy again, also many times.
         let change = if is_of_plans { StatusChange::Significant } else { StatusChange::Minor };
-        let render = || render::status(observed, &stored, &status);
+        let render = || render::status(observed, stored, &status);
         // Users and scripts wait for it, and the status that has the begin was written just before.
-        let wait = if run::has_ended(&stored, &status) {
+        let wait = if ended_runs(stored, &status).is_empty() {
+            self.writer.write_status(&observed.uid, change, render).await?
+        } else {
             self.writer.write(&observed.uid, &render()).await?;
             None
-        } else {
-            self.writer.write_status(&observed.uid, change, render).await?
         };
         if wait.is_none() {
-            self.metrics.add(&stored, &status);
+            self.metrics.add(stored, &status);
         }
         Ok(wait)
     }

@@ -248,8 +248,8 @@ impl Model for Plans {
 }
 
 /// Larger budgets were searched once, with the same result: 78,280 states with a change and a cancellation,
-/// 70,543 with a change and a failure, and 348,510 with a change that is taken back. The model of Toggle tasks takes
-/// changes back in every test.
+/// 70,543 with a change and a failure, and 348,510 with a change that is reverted. The model of Toggle tasks reverts
+/// changes in every test.
 #[test]
 fn plans_run_in_order_and_end() {
     let with = |changes, cancellations, failures| Plans {

@@ -183,7 +183,7 @@ impl Model for Toggles {
     }
 }
 
-/// The second change takes the first one back. The same was searched once with four objects.
+/// The second change reverts the first one. The same was searched once with four objects.
 #[test]
 fn an_object_exists_while_its_toggle_is_on() {
     assert_holds(Toggles::new(Without::Nothing, 2), 250_000);

@@ -77,7 +77,7 @@ fn a_parameter_may_change_at_each_point_of_a_run() {
 
 /// The objects that the run has changed are restored, although the parameter has its former value again.
 #[test]
-fn a_change_may_be_taken_back_at_each_point_of_its_run() {
+fn a_change_may_be_reverted_at_each_point_of_its_run() {
     for writes in 0..WRITES {
         let mut world = World::new(&content(), &json!({}));
         settle(&mut world);
