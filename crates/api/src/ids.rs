@@ -25,6 +25,7 @@ macro_rules! text_id {
             Display,
             From,
             Serialize,
+            Deserialize,
         )]
         #[from(String, &str)]
         pub struct $name(String);

@@ -13,6 +13,7 @@ pub mod ids;
 pub mod availability;
 pub mod consist;
 pub mod lifecycle;
+pub mod operation_history;
 
 pub mod collaset;
 pub mod operation_job;

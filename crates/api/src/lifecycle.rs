@@ -8,6 +8,7 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     ids::{LifecycleTime, OperationId, OperationType},
@@ -34,7 +35,8 @@ pub type LabelChanges = BTreeMap<String, Option<String>>;
 const SUFFIX: &str = ".podopslifecycle.kusionstack.io";
 
 /// Kind of a lifecycle label that carries an operation ID, in the protocol's order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum LabelKind {
     /// The operation is requested; the value identifies the operation instance.
     Operating,
@@ -201,6 +203,13 @@ impl Operation {
     #[must_use]
     pub fn operation_type(&self) -> Option<&str> {
         self.get(LabelKind::OperationType).filter(|t| !t.is_empty())
+    }
+
+    /// Returns the type of the operation, also after it is finished; an empty value counts as none.
+    #[must_use]
+    pub fn any_type(&self) -> Option<&str> {
+        self.operation_type()
+            .or_else(|| self.get(LabelKind::DoneOperationType).filter(|t| !t.is_empty()))
     }
 }
 

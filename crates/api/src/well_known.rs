@@ -80,6 +80,10 @@ pub const PROTECTED: &str = "finalizer.operating.kusionstack.io/protected";
 /// Podops only.
 pub const TRACE: &str = "trace.podopslifecycle.kusionstack.io";
 
+/// Annotation. JSON: when the last operations on the Pod entered their stages, and how they ended, see
+/// docs/reference/protocol.md. Podops only.
+pub const OPERATION_HISTORY: &str = "podopslifecycle.kusionstack.io/operation-history";
+
 /// Label prefix. `<prefix>/<operation type>`: operations of that type are permitted.
 pub const OPERATION_PERMISSION: &str = "operation-permission.podopslifecycle.kusionstack.io";
 

@@ -1,8 +1,7 @@
-//! Timeline of the operations on a Pod, from what the cluster knows: the times in lifecycle labels,
-//! conditions and container states, and the Pod's events.
+//! Timeline of the operations on a Pod, from what the cluster knows: the times in lifecycle labels and in the history of
+//! operations, conditions and container states, and the Pod's events.
 //!
-//! Lifecycle labels are removed when an operation ends; of an earlier one, conditions, container states
-//! and events remain. Traces of the same Pod at several times can be merged.
+//! Traces of the same Pod at several times can be merged.
 
 mod svg;
 
@@ -13,6 +12,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use podops_api::{
     ids::LifecycleTime,
     lifecycle::{LabelKind, Labels, PodLifecycle},
+    operation_history::OperationHistory,
     well_known,
 };
 use serde::Serialize;
@@ -55,7 +55,7 @@ impl Lane {
 /// Something that happened to the Pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Entry {
-    /// When; conditions, containers and events have whole seconds.
+    /// When, in whole milliseconds; conditions, containers and events have whole seconds.
     pub at: Timestamp,
     /// What it is about.
     pub lane: Lane,
@@ -87,6 +87,9 @@ impl Trace {
             "deleted at the latest",
         );
         trace.add_operations(&metadata.labels.clone().unwrap_or_default());
+        let history = metadata.annotations.iter().flatten();
+        let history = history.filter(|(key, _)| *key == well_known::OPERATION_HISTORY);
+        history.for_each(|(_, text)| trace.add_history(&OperationHistory::parse(text)));
         trace.add_status(pod);
         for event in events {
             trace.add_event(event);
@@ -111,11 +114,25 @@ impl Trace {
         // Labels that cannot be parsed are explained by `explain`.
         let Ok(lifecycle) = PodLifecycle::parse(labels) else { return };
         for (id, operation) in &lifecycle.operations {
-            let type_ = operation.get(LabelKind::OperationType).unwrap_or("no type");
-            for (kind, stage) in STAGES {
-                let at = operation.get(kind).and_then(time);
-                self.add(at, Lane::Operation, format!("{id} ({type_}): {stage}"));
+            let name = operation_name(id, operation.any_type());
+            self.add_stages(&name, |kind| operation.get(kind).and_then(time));
+        }
+    }
+
+    /// Adds what the labels of operations held before they were removed.
+    fn add_history(&mut self, history: &OperationHistory) {
+        for record in history.records() {
+            let name = operation_name(&record.id, Some(&record.operation_type));
+            self.add_stages(&name, |kind| record.time(kind));
+            if let Some((result, at)) = record.end() {
+                self.add(Some(at), Lane::Operation, format!("{name}: {}", result.as_str()));
             }
+        }
+    }
+
+    fn add_stages(&mut self, name: &str, time: impl Fn(LabelKind) -> Option<Timestamp>) {
+        for (kind, stage) in STAGES {
+            self.add(time(kind), Lane::Operation, format!("{name}: {stage}"));
         }
     }
 
@@ -186,8 +203,15 @@ const STAGES: [(LabelKind, &str); 9] = [
     (LabelKind::Completing, "Completing, traffic is put on again"),
 ];
 
+/// Name of an operation for users.
+fn operation_name(id: &str, operation_type: Option<&str>) -> String {
+    let known = operation_type.filter(|operation_type| !operation_type.is_empty());
+    format!("{id} ({})", known.unwrap_or("no type"))
+}
+
+/// Time in a label, in whole milliseconds, as in the history.
 fn time(stamp: &str) -> Option<Timestamp> {
-    LifecycleTime::parse(stamp).map(|time| time.0)
+    Timestamp::from_millisecond(LifecycleTime::parse(stamp)?.0.as_millisecond()).ok()
 }
 
 /// The trace as text: time, time since the entry before, lane and text.
@@ -207,6 +231,7 @@ pub fn lines(trace: &Trace) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use podops_api::operation_history::OperationResult;
     use serde_json::{from_value, json};
 
     use super::*;
@@ -273,6 +298,26 @@ mod tests {
         labels.insert(LabelKind::Operate.key("collaset"), "104000000000".to_owned());
         trace.merge(Trace::of(&later, &[]));
         assert_eq!(trace.entries.len(), count + 1);
+    }
+
+    #[test]
+    fn operations_that_have_ended_are_known_from_the_history() {
+        let mut pod = pod();
+        let id = "collaset".into();
+        let labels = pod.metadata.labels.take().unwrap();
+        let mut history = OperationHistory::default();
+        history.observe(&id, &PodLifecycle::parse(&labels).unwrap().operations[&id]);
+        history.end(&id, OperationResult::Completed, Timestamp::from_second(109).unwrap());
+        let text = serde_json::to_string(&history).unwrap();
+        pod.metadata.annotations = Some([(well_known::OPERATION_HISTORY.to_owned(), text)].into());
+        let trace = Trace::of(&pod, &[]);
+        let lines = lines(&trace).join("\n");
+        for stage in ["requested", "Preparing", "completed"] {
+            assert!(lines.contains(&format!("collaset (update): {stage}")), "{lines}");
+        }
+        // The times of labels, before they were removed, are the same.
+        pod.metadata.labels = Some(labels);
+        assert_eq!(Trace::of(&pod, &[]), trace);
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod observe;
 pub mod pod;
 pub mod reasons;
 
+pub mod history;
 pub mod machine;
 pub mod measurements;
 pub mod metrics;

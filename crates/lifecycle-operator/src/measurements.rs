@@ -283,8 +283,7 @@ fn start(operation: &Operation, stage: Stage) -> Option<Timestamp> {
 /// The operation type as a label value: those of collaset-operator, lifecycle-operator and
 /// operationjob-operator. Any program may choose a type, so all others are `other`.
 fn bounded_type(operation: &Operation) -> &'static str {
-    let done = operation.get(LabelKind::DoneOperationType);
-    match operation.operation_type().or(done).unwrap_or_default() {
+    match operation.any_type().unwrap_or_default() {
         UPDATE => UPDATE,
         SCALE_IN => SCALE_IN,
         DELETE => DELETE,

@@ -37,6 +37,9 @@ pub struct SlimPod {
     spec: PodSpec,
     #[serde(default)]
     status: PodStatus,
+    /// Size of all annotations in bytes, in the cache: [`trim`] drops most of them.
+    #[serde(skip)]
+    annotations_size: usize,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -82,6 +85,13 @@ fn read_selector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Se
     Ok((!labels.is_empty()).then(|| labels.into_iter().collect()))
 }
 
+/// Size of a Pod's annotations in bytes up to which its history is written; the API server accepts 256 KiB.
+const ANNOTATIONS_SIZE_MAX: usize = 240 << 10;
+
+/// Size of a history in bytes up to which it is kept: that of four operations with long names is half of it. A longer
+/// one was written by others, and is replaced.
+const HISTORY_SIZE_MAX: usize = 4 << 10;
+
 /// Drops fields that planning does not read. The deletion webhook needs them, so it must use Pods
 /// that are not trimmed.
 pub fn trim(pod: &mut SlimPod) {
@@ -89,8 +99,11 @@ pub fn trim(pod: &mut SlimPod) {
     pod.metadata.generate_name = None;
     pod.status.phase = None;
     if let Some(annotations) = &mut pod.metadata.annotations {
-        annotations.retain(|key, _| {
-            key == well_known::AVAILABLE_CONDITIONS || podops_traces::is_annotation(key)
+        pod.annotations_size = annotations.iter().map(|(key, text)| key.len() + text.len()).sum();
+        annotations.retain(|key, text| match key.as_str() {
+            well_known::AVAILABLE_CONDITIONS => true,
+            well_known::OPERATION_HISTORY => text.len() <= HISTORY_SIZE_MAX,
+            other => podops_traces::is_annotation(other),
         });
     }
 }
@@ -136,6 +149,12 @@ impl SlimPod {
     pub fn annotations(&self) -> &BTreeMap<String, String> {
         static NONE: BTreeMap<String, String> = BTreeMap::new();
         self.metadata.annotations.as_ref().unwrap_or(&NONE)
+    }
+
+    /// Returns whether the annotations leave room for the history of operations.
+    #[must_use]
+    pub fn has_room_for_history(&self) -> bool {
+        self.annotations_size <= ANNOTATIONS_SIZE_MAX
     }
 
     /// Returns the expected finalizers by employer key, from the annotation `available-conditions`.

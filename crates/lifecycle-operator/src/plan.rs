@@ -29,6 +29,7 @@ use podops_traces::AnnotationChanges;
 use self::{deletion::is_marked_by_graceful_deletion, normalize::normalize_all};
 pub use self::{
     deletion::{is_being_deleted, may_be_deleted},
+    normalize::is_requested_again,
     traffic::TrafficWait,
 };
 use crate::{
@@ -57,7 +58,7 @@ const STEPS_MAX: usize = 1000;
 pub struct Plan {
     /// Labels to set or remove.
     pub labels: LabelChanges,
-    /// Annotations with traces to set or remove, if the plan contains a write.
+    /// Annotations with traces and history to set or remove, if the plan contains a write.
     pub annotations: AnnotationChanges,
     /// New status of the readiness gate's condition, if it changes.
     pub gate_open: Option<bool>,

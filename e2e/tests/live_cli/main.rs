@@ -674,9 +674,16 @@ async fn trace_records_the_stages_of_an_operation() {
     }
     let drawing = std::fs::read_to_string(drawing).unwrap();
     assert_eq!(drawing.matches("<circle").count(), recorded.lines().count() - 1);
-    // Afterwards, the cluster knows the conditions and containers.
+    // Afterwards, the Pod has no lifecycle labels of the operation, and its history has the stages.
     let later = output(&cluster, &["trace", &pod]);
-    assert!(later.contains("web starts with nginx:2") && !later.contains("requested"), "{later}");
+    assert!(later.contains("web starts with nginx:2"), "{later}");
+    // Nothing holds its traffic, so that it has no time in Preparing.
+    let stages = ["requested", "permitted", "Operate", "completed"];
+    let [requested, permitted, operate, completed] = stages.map(|stage| {
+        let line = format!("collaset (update): {stage}");
+        later.find(&line).unwrap_or_else(|| panic!("no {line:?} in {later}"))
+    });
+    assert!(requested < permitted.min(operate) && operate < completed, "{later}");
     let unknown = error(&cluster, &["trace", "web-x"]);
     assert_eq!(unknown, "Error: pod/web-x does not exist in namespace default");
 }

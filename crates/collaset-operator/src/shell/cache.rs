@@ -272,7 +272,9 @@ pub(crate) fn trim_pod(pod: &mut SlimPod) {
 
 /// Bounds the annotations that operators do not write.
 fn trim_annotations(annotations: &mut BTreeMap<String, String>) {
-    annotations.remove(LAST_APPLIED);
+    for unread in [LAST_APPLIED, well_known::OPERATION_HISTORY] {
+        annotations.remove(unread);
+    }
     let mut kept = 0;
     annotations.retain(|key, value| {
         if is_own(key) {

@@ -22,8 +22,7 @@ const LIFECYCLE: &str = "lifecycle-operator";
 /// Explains one operation of a Pod.
 pub(super) fn explain(facts: &Facts, pod: &Pod, id: &str, operation: &Operation) -> Cause {
     let phase = Phase::of(operation);
-    let kind = operation.operation_type().or(operation.get(LabelKind::DoneOperationType));
-    let kind = kind.map(|kind| format!(" ({kind})")).unwrap_or_default();
+    let kind = operation.any_type().map(|kind| format!(" ({kind})")).unwrap_or_default();
     let causes = match phase {
         Phase::Requested | Phase::PreCheck if operation.operation_type().is_none() => {
             vec![without_type(id)]

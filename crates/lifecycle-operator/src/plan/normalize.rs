@@ -31,13 +31,22 @@ pub(super) fn time(operation: &Operation, kind: LabelKind) -> Option<i128> {
     operation.get(kind)?.parse().ok()
 }
 
+/// Returns whether the operation was requested again while its previous instance was completing: its labels are those
+/// of both.
+#[must_use]
+pub fn is_requested_again(operation: &Operation) -> bool {
+    operation.has(LabelKind::Operating) && has_completion_label(operation)
+}
+
+fn has_completion_label(operation: &Operation) -> bool {
+    COMPLETION_LABELS.into_iter().any(|kind| operation.has(kind))
+}
+
 fn normalize(operation: &mut Operation, permissions: &BTreeMap<OperationType, String>) {
-    let has_completion_label = COMPLETION_LABELS.into_iter().any(|kind| operation.has(kind));
     if operation.has(LabelKind::UndoOperationType) {
         operation.keep_only(&[]);
     } else if operation.has(LabelKind::Operating) {
-        // The operation was requested again while its previous instance was completing.
-        let restarted = has_completion_label;
+        let restarted = is_requested_again(operation);
         if restarted || !is_granted(operation, permissions) {
             operation.keep_only(&[
                 LabelKind::Operating,
@@ -51,7 +60,7 @@ fn normalize(operation: &mut Operation, permissions: &BTreeMap<OperationType, St
     } else if operation.has(LabelKind::Operate) {
         // Ended; labels of an earlier instance would let it skip its checks.
         operation.keep_only(&[LabelKind::Operate, LabelKind::OperationType, LabelKind::PreChecked]);
-    } else if !has_completion_label {
+    } else if !has_completion_label(operation) {
         // Ended before phase Operate.
         operation.keep_only(&[]);
     }

@@ -46,6 +46,7 @@ use super::{
 };
 use crate::{
     graceful_deletion::decision::DeletionPolicy,
+    history::{self, Operations},
     measurements::{Measurements, in_progress, measure},
     observe::{SlimPod, SlimService, trim, trim_service},
     plan::{self, Plan},
@@ -214,7 +215,12 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
     let after = operations_after(&view.labels, &plan);
     let by_others = context.metrics.add_by_others(&key, &before, now);
     context.record_spans(&pod, &AnnotationChanges::new(), &by_others, now);
+    let measured = measure(&before, &after, now);
     plan.annotations = traces::ended(pod.annotations(), &after);
+    if !plan.is_empty() {
+        let operations = Operations { before: &before, after: &after, measured: &measured };
+        plan.annotations.extend(history::changes(&pod, operations, now));
+    }
     if context.traces.are_recorded() {
         let (identity, annotations) = (pod.trace_identity(), pod.annotations());
         plan.annotations.extend(traces::begun(&identity, annotations, &before, &after, now));
@@ -236,7 +242,6 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
                     context.metrics.deleted.inc();
                     tracing::info!("Deleted Pod");
                 } else {
-                    let measured = measure(&before, &after, now);
                     context.metrics.add(&measured);
                     context.record_spans(&pod, &plan.annotations, &measured, now);
                 }
