@@ -178,6 +178,12 @@ impl Operation {
         self.values.get(&kind).map(String::as_str)
     }
 
+    /// Returns the time in the label of this kind; `None` if there is none: other programs may write any value.
+    #[must_use]
+    pub fn time(&self, kind: LabelKind) -> Option<Timestamp> {
+        self.get(kind).and_then(LifecycleTime::parse).map(|time| time.0)
+    }
+
     /// Sets the label of this kind.
     pub fn set(&mut self, kind: LabelKind, value: impl Into<String>) {
         self.values.insert(kind, value.into());

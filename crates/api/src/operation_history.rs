@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ids::{LifecycleTime, OperationId, OperationType},
+    ids::{OperationId, OperationType},
     lifecycle::{LabelKind, Operation},
 };
 
@@ -98,7 +98,7 @@ impl OperationHistory {
     /// earlier request.
     pub fn observe(&mut self, id: &OperationId, operation: &Operation) {
         let times: BTreeMap<LabelKind, Timestamp> =
-            TIMES.into_iter().filter_map(|kind| Some((kind, time(operation, kind)?))).collect();
+            TIMES.into_iter().filter_map(|kind| Some((kind, operation.time(kind)?))).collect();
         let Some(start) = times.values().min().copied() else { return };
         let requested = times.get(&LabelKind::Operating).copied();
         let known = self.in_progress(id).filter(|record| record.is_request_of(requested));
@@ -180,13 +180,10 @@ impl OperationRecord {
     }
 }
 
-fn time(operation: &Operation, kind: LabelKind) -> Option<Timestamp> {
-    operation.get(kind).and_then(LifecycleTime::parse).map(|time| time.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::LifecycleTime;
 
     fn at(millisecond: i64) -> Timestamp {
         Timestamp::from_millisecond(1_700_000_000_000 + millisecond).unwrap()

@@ -87,9 +87,10 @@ impl Trace {
             "deleted at the latest",
         );
         trace.add_operations(&metadata.labels.clone().unwrap_or_default());
-        let history = metadata.annotations.iter().flatten();
-        let history = history.filter(|(key, _)| *key == well_known::OPERATION_HISTORY);
-        history.for_each(|(_, text)| trace.add_history(&OperationHistory::parse(text)));
+        let annotations = metadata.annotations.as_ref();
+        if let Some(text) = annotations.and_then(|all| all.get(well_known::OPERATION_HISTORY)) {
+            trace.add_history(&OperationHistory::parse(text));
+        }
         trace.add_status(pod);
         for event in events {
             trace.add_event(event);

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use podops_api::{
-    ids::{LifecycleTime, OperationId},
+    ids::OperationId,
     lifecycle::{DELETE, LabelKind, Operation, Phase, PodLifecycle, SCALE_IN, UPDATE},
 };
 
@@ -277,7 +277,7 @@ fn has_completion_label(operation: &Operation) -> bool {
 
 /// When the stage began; `None` if it had not begun, or the label holds no time.
 fn start(operation: &Operation, stage: Stage) -> Option<Timestamp> {
-    operation.get(stage.start_label()).and_then(LifecycleTime::parse).map(|time| time.0)
+    operation.time(stage.start_label())
 }
 
 /// The operation type as a label value: those of collaset-operator, lifecycle-operator and

@@ -501,7 +501,7 @@ fn is_incomplete(operation: &Operation) -> bool {
 
 /// Returns when lifecycle-operator observed the request of an operation.
 fn request_time(operation: &Operation, now: Timestamp) -> Timestamp {
-    operation.get(LabelKind::PreCheck).and_then(LifecycleTime::parse).map_or(now, |time| time.0)
+    operation.time(LabelKind::PreCheck).unwrap_or(now)
 }
 
 #[cfg(test)]
