@@ -87,6 +87,15 @@ impl Request {
         self.object_ref.as_ref().and_then(|o| o.subresource.as_deref()).unwrap_or_default()
     }
 
+    /// Resource and subresource, such as `pods/status` or `pods`.
+    #[must_use]
+    pub fn path(&self) -> String {
+        match self.subresource() {
+            "" => self.resource().to_owned(),
+            subresource => format!("{}/{subresource}", self.resource()),
+        }
+    }
+
     /// HTTP status code of the response; 0 if none was logged.
     #[must_use]
     pub fn code(&self) -> u16 {

@@ -80,6 +80,19 @@ impl Cost {
         self.per_pod(self.operator_requests().count())
     }
 
+    /// Operator requests by operator, verb and resource, such as `lifecycle-operator patch pods/status: 200`, in
+    /// lines: what a failed test prints.
+    #[must_use]
+    pub fn requests_by_kind(&self) -> String {
+        let mut counts = BTreeMap::<String, usize>::new();
+        for request in self.operator_requests() {
+            let operator = request.operator().unwrap_or_default();
+            let kind = format!("{operator} {} {}", request.verb, request.path());
+            *counts.entry(kind).or_default() += 1;
+        }
+        counts.iter().map(|(kind, count)| format!("{kind}: {count}\n")).collect()
+    }
+
     /// Number of operator writes to Pods, per Pod.
     #[must_use]
     pub fn pod_writes_per_pod(&self) -> f64 {

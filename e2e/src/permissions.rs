@@ -31,11 +31,7 @@ pub async fn unused(
             unused.remove("impersonate serviceaccounts");
             continue;
         }
-        let subresource = match request.subresource() {
-            "" => String::new(),
-            subresource => format!("/{subresource}"),
-        };
-        unused.remove(&format!("{} {}{subresource}", request.verb, request.resource()));
+        unused.remove(&format!("{} {}", request.verb, request.path()));
     }
     Ok(unused)
 }

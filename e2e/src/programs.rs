@@ -328,6 +328,8 @@ fn build(package: &str, to: &Path) -> anyhow::Result<()> {
         .args(["build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", &flags, "-o"])
         .arg(&partial)
         .arg(package)
+        // Collecting less garbage saves a tenth of the compiler's CPU time, and takes a gigabyte.
+        .env("GOGC", "400")
         .status()
         .context("starting go")?;
     if !status.success() {

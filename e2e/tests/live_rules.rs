@@ -4,7 +4,7 @@
 
 use std::{cell::Cell, time::Duration};
 
-use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Pod};
 use kube::{
     ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -40,12 +40,13 @@ async fn until_gated(cluster: &TestCluster, name: &str) {
     });
     let pod = serde_json::from_value(pod).unwrap();
     let dry = PostParams { dry_run: true, ..PostParams::default() };
-    // While the API server loads the other policies, it may read the rules once more.
+    // While the API server loads the other policies, it may read the rules once more, and adds no gates
+    // meanwhile. A hundred in a row take some ten seconds.
     let successes = Cell::new(0);
     let gated = async || {
         let is_gated = cluster.pods().create(&dry, &pod).await?.labels().contains_key(&gate());
         successes.set(if is_gated { successes.get() + 1 } else { 0 });
-        Ok(successes.get() >= 20)
+        Ok(successes.get() >= 100)
     };
     // Admission policies may observe a new rule half a minute late.
     eventually(TIMEOUT * 3, gated).await.unwrap();
@@ -66,7 +67,11 @@ async fn rollout_keeps_the_budget_with_few_writes() {
         );
     }
     let each = created.requests_per_pod();
-    assert!(each <= 3.6, "{each} requests per Pod, although gates are added at creation");
+    assert!(
+        each <= 3.6,
+        "{each} requests per Pod, although gates are added at creation:\n{}",
+        created.requests_by_kind()
+    );
     let monitor = AvailabilityMonitor::start(&cluster).await.unwrap();
     let updated = web.update_in_place("nginx:2").await.unwrap();
     let max_unavailable = monitor.max_unavailable("");
@@ -81,7 +86,7 @@ async fn rollout_keeps_the_budget_with_few_writes() {
     updated.ensure_none_rejected().unwrap();
     assert!((1..=10).contains(&max_unavailable), "{max_unavailable} Pods unavailable");
     assert!(updated.pod_writes_per_pod() <= 7.2, "{}", updated.pod_writes_per_pod());
-    assert!(updated.requests_per_pod() <= 8.5, "{}", updated.requests_per_pod());
+    assert!(updated.requests_per_pod() <= 8.5, "{}", updated.requests_by_kind());
     cluster
         .wait_for_rule("web", |s| s.reservations.is_empty() && s.details.is_empty())
         .await
@@ -91,9 +96,12 @@ async fn rollout_keeps_the_budget_with_few_writes() {
     cluster.rules().delete("web", &DeleteParams::default()).await.unwrap();
     let released = async || {
         let pods = cluster.pods_of("web").await?;
-        Ok(pods
-            .iter()
-            .all(|pod| !pod.labels().contains_key(&gate()) && pod.annotations().is_empty()))
+        let has_no_trace = |pod: &Pod| {
+            let mut annotations = pod.annotations().keys();
+            !pod.labels().contains_key(&gate())
+                && annotations.all(|annotation| annotation == well_known::OPERATION_HISTORY)
+        };
+        Ok(pods.iter().all(has_no_trace))
     };
     eventually(TIMEOUT, released).await.unwrap();
     // Control run without the rule: the monitor does observe a higher number.
