@@ -52,8 +52,6 @@ pub enum Requeue {
     AwaitChange,
     /// On the next change, and after this time.
     After(Duration),
-    /// When the cache has observed the last write; nothing was decided.
-    AwaitCache,
 }
 
 /// Time to wait for the cache to observe a write before reconciling without it: an event can be
@@ -117,6 +115,29 @@ pub struct ControllerConfig<K: Resource<DynamicType = ()> + 'static> {
     pub triggers: futures::stream::BoxStream<'static, ObjectRef<K>>,
     /// Minimum interval between two reconciles of one object.
     pub min_interval: Duration,
+    /// Whether the caches have observed the operator's last writes for an object. Until then it is not reconciled: a
+    /// decision would be about what it was before.
+    pub is_observed: IsObserved<K>,
+}
+
+/// See [`ControllerConfig::is_observed`].
+pub type IsObserved<K> = Box<dyn Fn(&K) -> bool + Send + Sync>;
+
+/// Where a controller takes the objects from that it reconciles.
+struct Source<K: Resource<DynamicType = ()> + 'static> {
+    store: Store<K>,
+    is_observed: IsObserved<K>,
+}
+
+impl<K: Resource<DynamicType = ()> + Clone> Source<K> {
+    /// Returns the object as the cache has it now; `None` until the cache has observed the last writes for it.
+    ///
+    /// kube's controller has read `object` before it was this reconcile's turn. The cache may have observed a write
+    /// since, so it is read again once the write is observed.
+    fn current(&self, object: Arc<K>) -> Option<Arc<K>> {
+        let is_observed = (self.is_observed)(&object);
+        is_observed.then(|| self.store.get(&ObjectRef::from_obj(&*object)).unwrap_or(object))
+    }
 }
 
 #[derive(Default)]
@@ -193,6 +214,20 @@ impl Context {
         }
     }
 
+    /// Records that nothing was decided about an object, because the cache has not observed the last write for it.
+    fn skip(&self, key: &ObjectKey) -> Action {
+        self.metrics.reconciles.with_label_values(&["stale"]).inc();
+        self.metrics.stale_skips.inc();
+        self.end_turn(key);
+        Action::requeue(CACHE_TIMEOUT)
+    }
+
+    /// Gives the turn of an object to the next one.
+    fn end_turn(&self, key: &ObjectKey) {
+        let next = self.turns.lock().finish(key);
+        self.trigger(next);
+    }
+
     /// Records the result of a reconcile, and returns when to requeue the object.
     fn finish(
         &self,
@@ -201,7 +236,6 @@ impl Context {
         result: Result<Requeue, ReconcileError>,
     ) -> Action {
         let class = match &result {
-            Ok(Requeue::AwaitCache) => "stale",
             Ok(Requeue::AwaitChange | Requeue::After(_)) => "success",
             Err(error) => error.cause.class(),
         };
@@ -222,10 +256,6 @@ impl Context {
                 match next {
                     Requeue::AwaitChange => Action::await_change(),
                     Requeue::After(wait) => Action::requeue(wait),
-                    Requeue::AwaitCache => {
-                        self.metrics.stale_skips.inc();
-                        Action::requeue(CACHE_TIMEOUT)
-                    }
                 }
             }
             Err(error) => {
@@ -271,46 +301,48 @@ where
         lease: lease.clone(),
         metrics,
     });
-    let reconcile = Arc::new(reconcile);
+    let source = Source { store: config.store.clone(), is_observed: config.is_observed };
+    let reconcile = Arc::new((reconcile, source));
     let grace_period = args.shutdown_grace;
-    let run =
-        Controller::for_stream(enqueue_objects(config.objects, &context), config.store)
-            // Unlimited: `turns` decides which objects are reconciled at a time.
-            .with_config(controller::Config::default().concurrency(0))
-            .reconcile_on(config.triggers.inspect({
-                let context = context.clone();
-                move |object| {
-                    context.enqueue(ObjectKey {
-                        namespace: object.namespace.clone().unwrap_or_default(),
-                        name: object.name.clone(),
-                    });
+    let run = Controller::for_stream(enqueue_objects(config.objects, &context), config.store)
+        // Unlimited: `turns` decides which objects are reconciled at a time.
+        .with_config(controller::Config::default().concurrency(0))
+        .reconcile_on(config.triggers.inspect({
+            let context = context.clone();
+            move |object| {
+                context.enqueue(ObjectKey {
+                    namespace: object.namespace.clone().unwrap_or_default(),
+                    name: object.name.clone(),
+                });
+            }
+        }))
+        .reconcile_on(turns.map(|key| ObjectRef::new(&key.name).within(&key.namespace)))
+        .reconcile_all_on(stream::once(lease.wait()))
+        .graceful_shutdown_on(stop.clone().wait())
+        .run(
+            move |object: Arc<K>, context: Arc<Context>| {
+                let reconcile = reconcile.clone();
+                async move {
+                    let (reconcile, source) = &*reconcile;
+                    let done = reconcile_once(object, source, &context, reconcile).await;
+                    Ok::<_, Infallible>(done)
                 }
-            }))
-            .reconcile_on(turns.map(|key| ObjectRef::new(&key.name).within(&key.namespace)))
-            .reconcile_all_on(stream::once(lease.wait()))
-            .graceful_shutdown_on(stop.clone().wait())
-            .run(
-                move |object: Arc<K>, context: Arc<Context>| {
-                    let reconcile = reconcile.clone();
-                    async move {
-                        Ok::<_, Infallible>(reconcile_once(object, &context, &*reconcile).await)
-                    }
-                },
-                |_, impossible, _| match *impossible {},
-                context.clone(),
-            )
-            .for_each(|result| {
-                match result {
-                    Ok(_) => {}
-                    // Expected: the object was deleted while it was queued.
-                    Err(controller::Error::ObjectNotFound(not_found)) => {
-                        let namespace = not_found.namespace.unwrap_or_default();
-                        context.forget(&ObjectKey { namespace, name: not_found.name });
-                    }
-                    Err(error) => tracing::debug!(%error, "Ignoring a controller error"),
+            },
+            |_, impossible, _| match *impossible {},
+            context.clone(),
+        )
+        .for_each(|result| {
+            match result {
+                Ok(_) => {}
+                // Expected: the object was deleted while it was queued.
+                Err(controller::Error::ObjectNotFound(not_found)) => {
+                    let namespace = not_found.namespace.unwrap_or_default();
+                    context.forget(&ObjectKey { namespace, name: not_found.name });
                 }
-                std::future::ready(())
-            });
+                Err(error) => tracing::debug!(%error, "Ignoring a controller error"),
+            }
+            std::future::ready(())
+        });
     // The graceful shutdown of kube's controller waits indefinitely for a watch that never became
     // ready.
     tokio::select! {
@@ -331,9 +363,14 @@ fn enqueue_objects<K: Resource<DynamicType = ()>>(
     })
 }
 
-async fn reconcile_once<K, F, Fut>(object: Arc<K>, context: &Context, reconcile: &F) -> Action
+async fn reconcile_once<K, F, Fut>(
+    object: Arc<K>,
+    source: &Source<K>,
+    context: &Context,
+    reconcile: &F,
+) -> Action
 where
-    K: Resource<DynamicType = ()>,
+    K: Resource<DynamicType = ()> + Clone,
     F: Fn(Arc<K>) -> Fut,
     Fut: Future<Output = Result<Requeue, ReconcileError>>,
 {
@@ -349,6 +386,7 @@ where
         context.enqueue(key);
         return Action::requeue(TURN_TIMEOUT);
     }
+    let Some(object) = source.current(object) else { return context.skip(&key) };
     let started = Instant::now();
     let timed = async {
         let mut reconcile = Box::pin(reconcile(object));
@@ -366,8 +404,7 @@ where
     let (result, busy) = OFF_THREAD.scope(RefCell::default(), timed).await;
     let result = result.unwrap_or_else(|_| Err(Cause::Timeout(context.deadline).into()));
     context.metrics.reconcile_seconds.observe(started.elapsed().as_secs_f64());
-    let next = context.turns.lock().finish(&key);
-    context.trigger(next);
+    context.end_turn(&key);
     context.finish(key, busy, result)
 }
 
@@ -421,7 +458,58 @@ mod tests {
             store,
             triggers: stream::pending().boxed(),
             min_interval: Duration::ZERO,
+            is_observed: Box::new(|_| true),
         }
+    }
+
+    /// The event of a write may arrive after kube's controller has read the object, and before the operator checks
+    /// whether it has observed the write.
+    #[tokio::test]
+    async fn an_object_is_read_after_its_last_write_is_observed() {
+        let (end, stop) = Shutdown::new();
+        let mut object = object("a", 0);
+        let mut config = config(Vec::new());
+        let (store, mut writer) = reflector::store();
+        for event in [Event::Init, Event::InitApply(object.clone()), Event::InitDone] {
+            writer.apply_watcher_event(&event);
+        }
+        config.store = store;
+        config.objects = stream::iter([Ok(object.clone())]).chain(stream::pending()).boxed();
+        object.metadata.resource_version = Some("2".to_owned());
+        let writer = Mutex::new(writer);
+        config.is_observed = Box::new(move |_| {
+            writer.lock().apply_watcher_event(&Event::Apply(object.clone()));
+            true
+        });
+        let (end, versions) = (Arc::new(end), Arc::new(Mutex::new(Vec::new())));
+        let seen = versions.clone();
+        let controller = run(process(stop), config, move |object: Arc<ConfigMap>| {
+            seen.lock().push(object.metadata.resource_version.clone());
+            end.send_replace(true);
+            async { Ok(Requeue::AwaitChange) }
+        });
+        timeout(Duration::from_secs(60), controller).await.expect("is not reconciled").unwrap();
+        assert_eq!(*versions.lock(), [Some("2".to_owned())]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_waits_until_its_last_write_is_observed() {
+        let (end, stop) = Shutdown::new();
+        let mut config =
+            config(vec![Event::Init, Event::InitApply(object("a", 0)), Event::InitDone]);
+        let asked = AtomicU32::new(0);
+        config.is_observed = Box::new(move |_| asked.fetch_add(1, Ordering::Relaxed) == 2);
+        let process = process(stop);
+        let (reconciles, skips) =
+            (process.metrics.reconciles.clone(), process.metrics.stale_skips.clone());
+        let controller = run(process, config, move |_| {
+            end.send_replace(true);
+            async { Ok(Requeue::AwaitChange) }
+        });
+        timeout(CACHE_TIMEOUT * 3, controller).await.expect("is not reconciled").unwrap();
+        assert_eq!(skips.get(), 2);
+        assert_eq!(reconciles.with_label_values(&["stale"]).get(), 2);
+        assert_eq!(reconciles.with_label_values(&["success"]).get(), 1);
     }
 
     /// The graceful shutdown of kube 5 waits indefinitely for such a watch.

@@ -42,7 +42,7 @@ use podops_client::{
     write::{self, Outcome, PODS, Write},
 };
 use podops_runtime::{
-    controller::{ControllerConfig, Requeue},
+    controller::{ControllerConfig, IsObserved, Requeue},
     operator::{Operator, OperatorError},
     process::Process,
     reconcile_error::{Cause, ReconcileError},
@@ -199,10 +199,15 @@ pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), 
         store,
         triggers,
         min_interval: RECONCILE_INTERVAL,
+        is_observed: is_observed(context.clone()),
     };
     decorations::start(operator, decorations, &context.caches, &config.store);
     operator.controller("collaset controller", config, move |set| reconcile(set, context.clone()));
     Ok(())
+}
+
+fn is_observed(context: Arc<Context>) -> IsObserved<DecodedSet> {
+    Box::new(move |set| context.writer.is_observed(&uid_of(set)))
 }
 
 fn uid_of(set: &DecodedSet) -> Uid {
@@ -333,9 +338,6 @@ async fn reconcile(set: Arc<DecodedSet>, context: Arc<Context>) -> Result<Requeu
         return Ok(Requeue::After(Duration::from_millis(100)));
     }
     let uid = Uid::from(set.metadata.uid.clone().unwrap_or_default());
-    if !context.writer.is_observed(&uid) {
-        return Ok(Requeue::AwaitCache);
-    }
     let (mut observed, now) = (observe(set, &context.caches), clock::now());
     context.restore_state(&mut observed);
     observed.default_max_unavailable.clone_from(&context.default_max_unavailable);

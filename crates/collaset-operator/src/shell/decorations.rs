@@ -206,6 +206,12 @@ pub(super) fn start(
         store,
         triggers: triggers.boxed(),
         min_interval: RECONCILE_INTERVAL,
+        is_observed: Box::new({
+            let context = context.clone();
+            move |decoration| {
+                context.writer.is_observed(decoration.meta().uid.as_deref().unwrap_or_default())
+            }
+        }),
     };
     operator.controller("poddecoration controller", config, move |decoration| {
         reconcile(decoration, context.clone())
@@ -244,9 +250,6 @@ async fn reconcile(
         return Ok(Requeue::After(Duration::from_millis(100)));
     }
     let uid = Uid::from(decoration.metadata.uid.clone().unwrap_or_default());
-    if !context.writer.is_observed(&uid) {
-        return Ok(Requeue::AwaitCache);
-    }
     // Known only after the decision; few Pods come and go between two statuses.
     let pods = u32::try_from(decoration.status.matched_pods).unwrap_or(1).clamp(1, PODS_MAX);
     // Acquiring fails only after the semaphore is closed, which does not happen.

@@ -64,14 +64,6 @@ pub(super) async fn reconcile(
     context: Arc<Context>,
 ) -> Result<Requeue, ReconcileError> {
     let key = ObjectKey::of(&*employer);
-    let is_fresh = context
-        .states
-        .lock()
-        .writes(&key)
-        .is_none_or(|writes| are_observed(writes, |resource| context.progress(resource)));
-    if !is_fresh {
-        return Ok(Requeue::AwaitCache);
-    }
     if !*context.pods.progress.ready().borrow() {
         return Ok(Requeue::After(Duration::from_millis(100)));
     }
@@ -97,6 +89,13 @@ impl Context {
     /// Calls a function with the state of an employer, which is created if missing.
     pub(super) fn with_state<T>(&self, key: &ObjectKey, f: impl FnOnce(&mut LocalState) -> T) -> T {
         f(self.states.lock().state(key))
+    }
+
+    /// Returns whether the caches have observed the last writes for an employer.
+    pub(super) fn has_observed_last_writes(&self, key: &ObjectKey) -> bool {
+        let states = self.states.lock();
+        let writes = states.writes(key);
+        writes.is_none_or(|writes| are_observed(writes, |resource| self.progress(resource)))
     }
 
     /// Returns the progress of the cache of Pods or employers.
@@ -216,7 +215,7 @@ impl Context {
         // The backoff of a failed write must not delay the polls for other Pods.
         let within = match requeue {
             Requeue::After(wait) => Some(wait),
-            Requeue::AwaitChange | Requeue::AwaitCache => None,
+            Requeue::AwaitChange => None,
         };
         Err(cause.requeue_within(within))
     }

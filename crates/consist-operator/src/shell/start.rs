@@ -16,6 +16,7 @@ use kube::{
 use parking_lot::Mutex;
 use podops_client::{
     decode::Decoded,
+    object_key::ObjectKey,
     shell::store::{IndexedStore, WatchProgress, map_event, reflect},
 };
 use podops_runtime::{
@@ -271,6 +272,10 @@ impl Shared {
             store,
             triggers: stream::poll_fn(move |cx| triggers.poll_recv(cx)).boxed(),
             min_interval: MIN_INTERVAL,
+            is_observed: Box::new({
+                let context = context.clone();
+                move |employer| context.has_observed_last_writes(&ObjectKey::of(employer))
+            }),
         };
         let controller =
             run(self.process.clone(), config, move |employer| reconcile(employer, context.clone()));

@@ -156,6 +156,12 @@ pub(super) fn start(operator: &mut Operator, args: &InstanceArgs) -> Result<(), 
         store,
         triggers: stream::select_all([of_versions.boxed(), awaited.boxed(), of_workloads]).boxed(),
         min_interval: RECONCILE_INTERVAL,
+        is_observed: Box::new({
+            let context = context.clone();
+            move |instance| {
+                context.writer.is_observed(instance.meta().uid.as_deref().unwrap_or_default())
+            }
+        }),
     };
     operator.controller("instance controller", config, move |instance| {
         reconcile(instance, context.clone())
@@ -187,9 +193,6 @@ async fn reconcile(
         return Ok(Requeue::After(Duration::from_millis(100)));
     }
     let mut observed = Observed::of(instance);
-    if !context.writer.is_observed(&observed.uid) {
-        return Ok(Requeue::AwaitCache);
-    }
     let (written, earlier) = context.take_unwritten(&mut observed);
     context.publish(&reference, &written).await;
     let client = match context.client_for(&observed) {

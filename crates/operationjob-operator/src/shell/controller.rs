@@ -132,6 +132,10 @@ pub(super) fn start(operator: &mut Operator, _: &OperationJobArgs) -> Result<(),
         store,
         triggers: triggers.boxed(),
         min_interval: RECONCILE_INTERVAL,
+        is_observed: Box::new({
+            let context = context.clone();
+            move |job| context.writer.is_observed(job.meta().uid.as_deref().unwrap_or_default())
+        }),
     };
     operator
         .controller("operationjob controller", config, move |job| reconcile(job, context.clone()));
@@ -184,9 +188,6 @@ async fn reconcile(job: Arc<DecodedJob>, context: Arc<Context>) -> Result<Requeu
         return Ok(Requeue::After(Duration::from_millis(100)));
     }
     let uid = Uid::from(job.metadata.uid.clone().unwrap_or_default());
-    if !context.writer.is_observed(&uid) {
-        return Ok(Requeue::AwaitCache);
-    }
     let mut observed = observe(job, &context.pods);
     let mut plan = plan::plan(&observed, clock::now());
     if !plan.unknown.is_empty() {

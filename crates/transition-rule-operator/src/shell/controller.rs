@@ -178,8 +178,18 @@ pub(super) fn start(operator: &mut Operator, args: &RuleArgs) -> Result<(), Oper
         states: Mutex::default(),
     });
     operator.task("webhooks", webhooks.run(receivers.jobs, process.stop));
-    let config =
-        ControllerConfig { objects: objects.boxed(), store, triggers, min_interval: MIN_INTERVAL };
+    let config = ControllerConfig {
+        objects: objects.boxed(),
+        store,
+        triggers,
+        min_interval: MIN_INTERVAL,
+        is_observed: Box::new({
+            let context = context.clone();
+            move |namespace| {
+                context.is_fresh(namespace.metadata.name.as_deref().unwrap_or_default())
+            }
+        }),
+    };
     operator.controller("namespace controller", config, move |namespace| {
         reconcile(namespace, context.clone())
     });
@@ -213,9 +223,6 @@ async fn reconcile(
         // An error means that the counter does not exist, which is the desired state.
         drop(context.metrics.overridden_rules.remove_label_values(&[&name]));
         return Ok(Requeue::AwaitChange);
-    }
-    if !context.is_fresh(&name) {
-        return Ok(Requeue::AwaitCache);
     }
     context.release(&name).await;
     let Some(rules) = context.read_rules(&name).await? else { return Ok(Requeue::AwaitChange) };
