@@ -13,7 +13,6 @@ pub mod file;
 pub mod graceful;
 pub mod hash;
 pub mod health;
-pub mod leave;
 pub mod readiness;
 
 /// API version and kind of objects.

@@ -3,6 +3,7 @@
 //! The files of a package become a [`Package`](package::Package), which is [verified](verify::verify)
 //! and becomes the objects that a cluster stores ([`convert`]). An instance renders its [`template`]s.
 
+pub mod annotations;
 pub mod archive;
 pub mod convert;
 pub mod manifest;

@@ -8,11 +8,6 @@ use serde_json::Value;
 
 use super::annotation;
 
-/// Annotation with the expression that is true once the object is healthy.
-pub const HEALTHY_WHEN: &str = "kudo.dev/healthy-when";
-/// Annotation with the expression that is true once the object never becomes healthy.
-pub const FAILED_WHEN: &str = "kudo.dev/failed-when";
-
 /// Maximum number of steps of one evaluation, about 20 ms.
 const STEPS_MAX: usize = 100_000;
 
@@ -33,15 +28,6 @@ pub fn compile(source: &str) -> Result<Arc<Expression>, CompileError> {
 /// if its result is not a bool.
 pub fn is_true_for(expression: &Expression, object: &Value) -> Result<bool, EvaluationError> {
     expression.evaluate(&[object], &Cell::new(STEPS_MAX))
-}
-
-/// Returns why the annotations of an object are invalid; `None` if they are not.
-#[must_use]
-pub fn invalid_annotation(object: &Value) -> Option<String> {
-    [HEALTHY_WHEN, FAILED_WHEN].into_iter().find_map(|key| {
-        let error = compile(annotation(object, key)?).err()?;
-        Some(format!("annotation {key}: {error}"))
-    })
 }
 
 /// Result of the expression in an annotation of an object.
@@ -66,18 +52,5 @@ pub(super) fn annotated(object: &Value, key: &str) -> Annotated {
         Ok(true) => Annotated::True,
         Ok(false) => Annotated::False(format!("{key} is false")),
         Err(error) => Annotated::False(format!("{key}: {error}")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn expressions_read_the_object_only() {
-        let error = |source: &str| compile(source).unwrap_err().to_string();
-        assert_eq!(error("pod.status.x == 1"), "unknown variable pod; available: self");
-        assert_eq!(error("self.metadata.lables.a == ''"), "unknown field self.metadata.lables");
-        assert!(compile("self.status.phase == 'Ready' || self.data.a == 'b'").is_ok());
     }
 }

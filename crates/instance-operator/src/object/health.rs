@@ -4,6 +4,7 @@ mod kusionstack;
 mod state;
 
 use podops_api::kudo::{ExecutionStatus, Instance};
+use podops_packages::annotations::{FAILED_WHEN, HEALTHY_WHEN};
 use serde_json::Value;
 
 pub use self::state::Health;
@@ -12,7 +13,7 @@ use crate::{reasons, run};
 
 use super::{
     ObjectType, annotation, condition,
-    expressions::{Annotated, FAILED_WHEN, HEALTHY_WHEN, annotated},
+    expressions::{Annotated, annotated},
     integer, is_true, items, object_type, text,
 };
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use podops_packages::{
+    annotations,
     template::{Data, Environment, Limits, Template},
     translate::{self, Translated},
     yaml,
@@ -16,7 +17,7 @@ use super::{
     placeholders::Placeholders,
 };
 use crate::{
-    object::{ObjectId, expressions, leave, object_type, text},
+    object::{ObjectId, object_type, text},
     reasons,
 };
 
@@ -186,12 +187,9 @@ fn checked(mut object: Value, resource: &str) -> Result<Rendered, TaskFailure> {
     let translated = translate::translate(&mut object);
     let translated =
         translated.map_err(|error| failed(&reasons::UNSERVED_VERSION_ERROR, &error.to_string()))?;
-    if let Some(invalid) = expressions::invalid_annotation(&object) {
+    if let Some(invalid) = annotations::invalid(&object) {
         return Err(failed(&reasons::RESOURCE_VALIDATION_ERROR, &format!("{found}: {invalid}")));
     }
-    if let Err(invalid) = leave::remove(&mut object) {
-        let message = format!("{found}: {invalid}");
-        return Err(failed(&reasons::RESOURCE_VALIDATION_ERROR, &message));
-    }
+    annotations::remove_left_fields(&mut object);
     Ok(Rendered { object, translated: translated.map(|done| (resource.to_owned(), done)) })
 }

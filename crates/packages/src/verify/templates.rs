@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::report::Report;
 use crate::{
+    annotations,
     package::Package,
     template::{Budget, Data, Environment, Limits, Template},
     yaml,
@@ -155,10 +156,25 @@ pub(super) fn render(
         let documents: Result<Vec<Value>, _> =
             yaml::documents(&text).into_iter().map(yaml::read).collect();
         match documents {
-            Ok(documents) => namespaces(package, file, &documents, report),
+            Ok(documents) => {
+                namespaces(package, file, &documents, report);
+                annotations(file, &documents, report);
+            }
             Err(error) => {
                 report.error(format!("parsing rendered YAML from {file} failed: {error}"));
             }
+        }
+    }
+}
+
+/// Verifies the annotations that instance-operator reads: a step that applies the object would fail.
+fn annotations(file: &str, documents: &[Value], report: &mut Report) {
+    for object in documents {
+        if let Some(invalid) = annotations::invalid(object) {
+            let text =
+                |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+            let (kind, name) = (text("/kind"), text("/metadata/name"));
+            report.error(format!("template {file}: {kind} {name}: {invalid}"));
         }
     }
 }

@@ -360,6 +360,35 @@ fn a_package_is_not_installed_with_what_can_never_run() {
     assert_eq!(unknown, ["task 'app': unknown task kind Paint"]);
 }
 
+/// A step that applies such an object fails.
+#[test]
+fn annotations_of_templates_are_verified() {
+    let check = |annotations: &str, expected: &[&str]| {
+        let kind = "kind: ConfigMap\n";
+        let annotated = format!("{kind}metadata: {{name: a, annotations: {{{annotations}}}}}\n");
+        check("templates/app.yaml", kind, &annotated, expected);
+    };
+    check("kudo.dev/healthy-when: self.data.size == '1', kudo.dev/leave: data.size", &[]);
+    check(
+        "kudo.dev/healthy-when: pod.status.ready",
+        &[
+            "template app.yaml: ConfigMap a: annotation kudo.dev/healthy-when: unknown variable pod; available: self",
+        ],
+    );
+    check(
+        "kudo.dev/failed-when: self.metadata.lables.a == ''",
+        &[
+            "template app.yaml: ConfigMap a: annotation kudo.dev/failed-when: unknown field self.metadata.lables",
+        ],
+    );
+    check(
+        "kudo.dev/leave: metadata.labels",
+        &[
+            r#"template app.yaml: ConfigMap a: annotation kudo.dev/leave: "metadata.labels" is no path of a field, such as spec.replicas"#,
+        ],
+    );
+}
+
 #[test]
 fn templates_are_verified() {
     let file = "templates/app.yaml";
