@@ -365,7 +365,7 @@ async fn dependencies_are_installed_with_a_package() {
     lab.cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// A user who may not delete what an upgrade would delete.
+/// A user or a ServiceAccount who may not delete what an upgrade would delete.
 async fn forbidden_deletions_are_in_the_difference(lab: &Lab) {
     let kubectl = async |args: &[&str]| lab.cluster.plane.kubectl(args).await.unwrap();
     let kinds = "configmaps,instances.kudo.dev,operators.kudo.dev,operatorversions.kudo.dev,\
@@ -386,6 +386,13 @@ async fn forbidden_deletions_are_in_the_difference(lab: &Lab) {
     assert!(shown.contains(expected), "{shown}");
     let shown = lab.differs(&diff).await;
     assert!(shown.contains("    - ConfigMap default/p-parent\n"), "{shown}");
+    // The Instance's ServiceAccount may not, although the user of the command may.
+    let account = |name: &str| json!({ "spec": { "serviceAccountName": name } }).to_string();
+    let patch = ["patch", "instances.kudo.dev", "p", "--type=merge", "--patch"];
+    kubectl(&[&patch[..], &[&account("default")]].concat()).await;
+    let shown = lab.differs(&diff).await;
+    assert!(shown.contains(expected), "{shown}");
+    kubectl(&[&patch[..], &[&account("installer")]].concat()).await;
 }
 
 /// Each failure is one line and has its exit status, and leaves nothing behind.

@@ -7,10 +7,15 @@ use instance_operator::{
     schedule, sources,
     view::{Observed, Version, version_key},
 };
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::{
+    api::authorization::v1::{
+        ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{
     Api, Client, Config, ResourceExt as _,
-    api::{DynamicObject, Patch, PatchParams},
+    api::{DynamicObject, Patch, PatchParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
     core::{ApiResource, GroupVersionKind},
 };
@@ -37,6 +42,8 @@ const DEFINITIONS: [&str; 3] =
 /// A client, and the namespace that commands are about.
 pub(crate) struct Cluster {
     pub(crate) client: Client,
+    /// Timeout of single requests, if there is one.
+    timeout: Option<Duration>,
     /// How to connect without a timeout of single requests.
     patient: Config,
     pub(crate) namespace: String,
@@ -51,17 +58,14 @@ impl Cluster {
     ///
     /// If the kubeconfig cannot be read, or the kinds are not served.
     pub(crate) async fn connect(connection: &Connection) -> anyhow::Result<Self> {
-        let mut config = config(connection).await?;
-        let patient = config.clone();
-        if connection.request_timeout > 0 {
-            let timeout = Duration::from_secs(connection.request_timeout);
-            config.connect_timeout = Some(timeout);
-            config.read_timeout = Some(timeout);
-        }
+        let patient = config(connection).await?;
+        let seconds = connection.request_timeout;
+        let timeout = (seconds > 0).then(|| Duration::from_secs(seconds));
         let namespace =
-            connection.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        let server = config.cluster_url.to_string();
-        let cluster = Self { client: Client::try_from(config)?, patient, namespace, server };
+            connection.namespace.clone().unwrap_or_else(|| patient.default_namespace.clone());
+        let server = patient.cluster_url.to_string();
+        let client = Client::try_from(limited(patient.clone(), timeout))?;
+        let cluster = Self { client, timeout, patient, namespace, server };
         if connection.validate_install {
             cluster.check_definitions().await?;
         }
@@ -195,6 +199,36 @@ impl Cluster {
         Ok(observed)
     }
 
+    /// Returns a client of a ServiceAccount, by impersonation; `None` if the user may not impersonate it.
+    ///
+    /// # Errors
+    ///
+    /// If the API server does not respond, or the client cannot be built.
+    pub(crate) async fn client_as(&self, service_account: &str) -> anyhow::Result<Option<Client>> {
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(ResourceAttributes {
+                    verb: Some("impersonate".to_owned()),
+                    resource: Some("serviceaccounts".to_owned()),
+                    namespace: Some(self.namespace.clone()),
+                    name: Some(service_account.to_owned()),
+                    ..ResourceAttributes::default()
+                }),
+                ..SelfSubjectAccessReviewSpec::default()
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
+        let review = reviews.create(&PostParams::default(), &review).await?;
+        if !review.status.is_some_and(|status| status.allowed) {
+            return Ok(None);
+        }
+        let mut config = limited(self.patient.clone(), self.timeout);
+        let user = format!("system:serviceaccount:{}:{service_account}", self.namespace);
+        config.auth_info.impersonate = Some(user);
+        Ok(Some(Client::try_from(config)?))
+    }
+
     /// Changes an Instance by a merge patch.
     ///
     /// # Errors
@@ -222,6 +256,15 @@ fn is_established(definition: &CustomResourceDefinition) -> bool {
     let mut conditions =
         definition.status.iter().flat_map(|status| status.conditions.iter().flatten());
     is_served && conditions.any(|found| found.type_ == "Established" && found.status == "True")
+}
+
+/// Limits the time of single requests.
+fn limited(mut config: Config, timeout: Option<Duration>) -> Config {
+    if timeout.is_some() {
+        config.connect_timeout = timeout;
+        config.read_timeout = timeout;
+    }
+    config
 }
 
 async fn config(connection: &Connection) -> anyhow::Result<Config> {

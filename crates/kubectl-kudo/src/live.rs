@@ -22,12 +22,19 @@ const OPERATOR: &str = "instance-operator";
 /// Objects of the cluster.
 pub(crate) struct Live {
     client: Client,
+    /// Client of the user with whose rights writes are tried.
+    writer: Client,
     types: BTreeMap<ObjectType, Option<(ApiResource, Scope)>>,
 }
 
 impl Live {
-    pub(crate) const fn new(client: Client) -> Self {
-        Self { client, types: BTreeMap::new() }
+    pub(crate) fn new(client: Client) -> Self {
+        Self { writer: client.clone(), client, types: BTreeMap::new() }
+    }
+
+    /// Sets the client of the user with whose rights writes are tried.
+    pub(crate) fn try_as(&mut self, writer: Client) {
+        self.writer = writer;
     }
 
     /// Returns the scope of a type; `None` if it is not served.
@@ -67,12 +74,25 @@ impl Live {
 
     /// API of the objects beside one; `None` if its type is not served.
     async fn api(&mut self, id: &ObjectId) -> anyhow::Result<Option<Api<DynamicObject>>> {
+        let client = self.client.clone();
+        self.api_with(client, id).await
+    }
+
+    /// As [`api`](Self::api), to try writes.
+    async fn api_to_try(&mut self, id: &ObjectId) -> anyhow::Result<Option<Api<DynamicObject>>> {
+        let client = self.writer.clone();
+        self.api_with(client, id).await
+    }
+
+    async fn api_with(
+        &mut self,
+        client: Client,
+        id: &ObjectId,
+    ) -> anyhow::Result<Option<Api<DynamicObject>>> {
         let found = self.find(&id.object_type).await?;
         Ok(found.map(|(resource, scope)| match scope {
-            Scope::Namespaced => {
-                Api::namespaced_with(self.client.clone(), &id.namespace, &resource)
-            }
-            Scope::Cluster => Api::all_with(self.client.clone(), &resource),
+            Scope::Namespaced => Api::namespaced_with(client, &id.namespace, &resource),
+            Scope::Cluster => Api::all_with(client, &resource),
         }))
     }
 
@@ -125,7 +145,7 @@ impl Live {
         &mut self,
         id: &ObjectId,
     ) -> anyhow::Result<Result<Option<Value>, Rejected>> {
-        let Some(api) = self.api(id).await? else { return Ok(Ok(None)) };
+        let Some(api) = self.api_to_try(id).await? else { return Ok(Ok(None)) };
         let params = DeleteParams { dry_run: true, ..DeleteParams::background() };
         let deleted = api.delete(&id.name, &params).await.map(|_| None);
         tried(deleted, None).with_context(|| format!("cannot try to delete {id}"))
@@ -142,7 +162,7 @@ impl Live {
         object: &Value,
     ) -> anyhow::Result<Result<Option<Value>, Rejected>> {
         let id = ObjectId::of(object);
-        let Some(api) = self.api(&id).await? else { return Ok(Ok(Some(object.clone()))) };
+        let Some(api) = self.api_to_try(&id).await? else { return Ok(Ok(Some(object.clone()))) };
         let params = PatchParams { dry_run: true, force: true, ..PatchParams::apply(OPERATOR) };
         let stored = api.patch(&id.name, &params, &Patch::Apply(object)).await;
         tried(stored.map(Some), Some(object.clone())).with_context(|| format!("cannot try {id}"))

@@ -1,5 +1,7 @@
 //! `plan diff`.
 
+use std::io::{self, Write as _};
+
 use anyhow::{Context as _, anyhow};
 use instance_operator::{
     object::ObjectId,
@@ -7,7 +9,7 @@ use instance_operator::{
     redaction::Redaction,
     view::{Observed, version_key},
 };
-use kube::ResourceExt as _;
+use kube::{Client, ResourceExt as _};
 use kubectl_kudo::{
     cli::{Connection, Diff},
     failure::Failure,
@@ -132,6 +134,7 @@ impl Previews<'_> {
         observed: Observed,
         depth: usize,
     ) -> anyhow::Result<Vec<PreviewedRun>> {
+        self.live.try_as(self.writer_of(&observed).await?);
         let mut preview = Preview::new(observed, &self.former, clock::now());
         complete(&mut preview, &mut self.live).await?;
         for child in preview.children() {
@@ -145,6 +148,27 @@ impl Previews<'_> {
             preview.include(&id, runs.unwrap_or_else(unknown));
         }
         Ok(preview.into_runs())
+    }
+
+    /// Returns the client of the ServiceAccount that writes the objects of an Instance, if the user may impersonate it,
+    /// and that of the user otherwise.
+    async fn writer_of(&self, observed: &Observed) -> anyhow::Result<Client> {
+        let own = self.cluster.client.clone();
+        let account = observed.spec.service_account_name.as_str();
+        if account.is_empty() {
+            return Ok(own);
+        }
+        let client = Box::pin(self.cluster.client_as(account)).await?;
+        Ok(client.unwrap_or_else(|| {
+            // Without standard error, the difference is still printed.
+            let _ = writeln!(
+                io::stderr(),
+                "warning: you may not impersonate ServiceAccount {}/{account}, which writes the objects: what is \
+                 rejected is what would be rejected for you",
+                self.cluster.namespace
+            );
+            own
+        }))
     }
 
     async fn runs_of_child(
