@@ -309,6 +309,15 @@ impl TestCluster {
     /// If the overlay is rejected.
     pub async fn install_with_webhooks(&mut self, overlay: &str) -> anyhow::Result<()> {
         self.install(overlay).await?;
+        self.use_local_webhooks().await
+    }
+
+    /// Points the installed webhooks at local addresses instead of Services.
+    ///
+    /// # Errors
+    ///
+    /// If the API server rejects that.
+    pub async fn use_local_webhooks(&mut self) -> anyhow::Result<()> {
         let ports: [u16; WITH_WEBHOOKS.len()] = free_ports()?;
         let ports: BTreeMap<&str, u16> = WITH_WEBHOOKS.into_iter().zip(ports).collect();
         for configurations in self.webhook_configurations() {

@@ -95,7 +95,9 @@ impl ControlPlane {
         write(&kubeconfig, &dir.path().join(ADMIN))?;
         let store =
             Server::start(&programs.etcd, dir.path(), etcd_flags(dir.path(), &etcd, &peer))?;
-        let flags = apiserver_flags(dir.path(), &etcd, port);
+        let mut flags = apiserver_flags(dir.path(), &etcd, port);
+        let gates = feature_gates(programs.apiserver_minor()?);
+        flags.push(("feature-gates", gates.to_owned()));
         let mut apiserver = Server::start(&programs.apiserver, dir.path(), flags)?;
         let admin = connect(&kubeconfig).await?;
         apiserver.wait_ready(&admin).await?;
@@ -349,12 +351,21 @@ fn apiserver_flags(dir: &Path, etcd: &str, port: u16) -> Flags {
         // No rotation, because the log is read by offset.
         ("audit-log-maxsize", "100000".to_owned()),
         ("allow-privileged", "true".to_owned()),
-        // The comparison of the caches with etcd lists everything every five minutes: a third of a CPU with
-        // 200,000 objects.
-        ("feature-gates", "DetectCacheInconsistency=false".to_owned()),
         ("max-requests-inflight", "2000".to_owned()),
         ("max-mutating-requests-inflight", "1000".to_owned()),
     ]
+}
+
+/// Feature gates of kube-apiserver 1.`minor`.
+const fn feature_gates(minor: u32) -> &'static str {
+    if minor < 34 {
+        // Otherwise, it opens commands in containers by SPDY, which the simulated kubelets do not serve.
+        "TranslateStreamCloseWebsocketRequests=false"
+    } else {
+        // The comparison of the caches with etcd lists everything every five minutes: a third of a CPU with
+        // 200,000 objects.
+        "DetectCacheInconsistency=false"
+    }
 }
 
 fn controller_manager_flags(dir: &Path) -> Flags {

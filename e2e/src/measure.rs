@@ -90,7 +90,9 @@ impl Cost {
             let kind = format!("{operator} {} {}", request.verb, request.path());
             *counts.entry(kind).or_default() += 1;
         }
-        counts.iter().map(|(kind, count)| format!("{kind}: {count}\n")).collect()
+        let lines: Vec<String> =
+            counts.iter().map(|(kind, count)| format!("{kind}: {count}")).collect();
+        lines.join("\n")
     }
 
     /// Number of operator writes to Pods, per Pod.

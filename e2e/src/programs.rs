@@ -1,18 +1,21 @@
-//! Finds or builds etcd, kube-apiserver, kube-controller-manager, kubectl, crane and Helm, and installs
-//! Python wheels and Prometheus.
+//! Finds or builds the programs of the control plane, crane and Helm, and installs Python wheels and Prometheus.
+
+mod cache;
+mod go_module;
+mod kubernetes;
 
 use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 
-/// Kubernetes version to fetch or build if none is installed; the same as in
-/// `e2e/controlplane/go.mod`.
-const VERSION: &str = "v1.36.3";
-/// Go module that downloads and verifies prebuilt archives.
-const SETUP_ENVTEST: &str = "sigs.k8s.io/controller-runtime/tools/setup-envtest@v0.25.1";
+pub use self::kubernetes::Programs;
+use self::{
+    cache::{cache, lock},
+    go_module::downloaded,
+};
 
 /// Go modules of KUDO and of its test tool.
 const KUDO: &str = "github.com/kudobuilder/kudo@v0.19.0";
@@ -27,85 +30,6 @@ const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.22.0";
 /// Go module with the CRDs of prometheus-operator, and their directory in it.
 const PROMETHEUS_OPERATOR: &str = "github.com/prometheus-operator/prometheus-operator@v0.85.0";
 const PROMETHEUS_OPERATOR_CRDS: &str = "example/prometheus-operator-crd";
-
-/// Paths of the control plane programs.
-pub struct Programs {
-    /// Path of etcd.
-    pub etcd: PathBuf,
-    /// Path of kube-apiserver.
-    pub apiserver: PathBuf,
-    /// Path of kube-controller-manager, which the prebuilt archives lack.
-    pub controller_manager: PathBuf,
-    /// Path of kubectl.
-    pub kubectl: PathBuf,
-}
-
-impl Programs {
-    /// Finds the programs in `KUBEBUILDER_ASSETS`, on `PATH`, in the cache, or in a prebuilt
-    /// archive if it can be downloaded. Otherwise builds them from Go modules into the cache, which
-    /// takes some minutes.
-    ///
-    /// # Errors
-    ///
-    /// If a program is not found and cannot be built.
-    pub fn find() -> anyhow::Result<Self> {
-        Ok(Self {
-            etcd: find("etcd", "go.etcd.io/etcd/server/v3")?,
-            apiserver: kubernetes("kube-apiserver")?,
-            controller_manager: kubernetes("kube-controller-manager")?,
-            kubectl: Self::find_kubectl()?,
-        })
-    }
-
-    /// Returns the version of kube-apiserver, such as `v1.36.3`.
-    ///
-    /// # Errors
-    ///
-    /// If the program does not start.
-    pub fn apiserver_version(&self) -> anyhow::Result<String> {
-        let output = Command::new(&self.apiserver).arg("--version").output()?;
-        let text = String::from_utf8(output.stdout)?;
-        Ok(text.split_whitespace().last().unwrap_or_default().to_owned())
-    }
-
-    /// Finds only kubectl.
-    ///
-    /// # Errors
-    ///
-    /// If it is not found and cannot be built.
-    pub fn find_kubectl() -> anyhow::Result<PathBuf> {
-        kubernetes("kubectl")
-    }
-}
-
-fn kubernetes(name: &str) -> anyhow::Result<PathBuf> {
-    find(name, &format!("k8s.io/kubernetes/cmd/{name}"))
-}
-
-fn find(name: &str, package: &str) -> anyhow::Result<PathBuf> {
-    let assets = std::env::var_os("KUBEBUILDER_ASSETS").map(|dir| PathBuf::from(dir).join(name));
-    if let Some(found) = assets.filter(|path| path.is_file()) {
-        return Ok(found);
-    }
-    if let Ok(found) = which::which(name) {
-        return Ok(found);
-    }
-    let cache = cache()?;
-    let cached = cache.join(name);
-    if cached.is_file() {
-        return Ok(cached);
-    }
-    let _lock = lock(&cache)?;
-    if cached.is_file() {
-        return Ok(cached);
-    }
-    let fetched = fetch(&cache).map(|dir| dir.join(name));
-    if let Some(found) = fetched.filter(|path| path.is_file()) {
-        return Ok(found);
-    }
-    build(package, &cached)?;
-    Ok(cached)
-}
 
 /// Path of crane, which is built from Go modules on first use.
 ///
@@ -273,67 +197,5 @@ pub fn kuttl() -> anyhow::Result<PathBuf> {
 
 /// Directory of a Go module, which is downloaded on first use.
 fn go_module(module: &str) -> anyhow::Result<PathBuf> {
-    let download = ["mod", "download", "-json", module];
-    let output = Command::new("go").args(download).output().context("starting go")?;
-    anyhow::ensure!(output.status.success(), "downloading {module} failed");
-    let module: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let directory = module["Dir"].as_str().context("go mod download prints no directory")?;
-    Ok(PathBuf::from(directory))
-}
-
-fn cache() -> anyhow::Result<PathBuf> {
-    let home = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))
-        .context("neither XDG_CACHE_HOME nor HOME is set")?;
-    Ok(home.join("podops").join(VERSION))
-}
-
-/// Creates a directory of the cache and locks it until the file is dropped, so that concurrent tests
-/// build or install its contents only once.
-fn lock(at: &Path) -> anyhow::Result<std::fs::File> {
-    std::fs::create_dir_all(at)?;
-    let file = std::fs::File::create(at.join("lock"))?;
-    file.lock()?;
-    Ok(file)
-}
-
-/// Downloads the prebuilt archive unless it is cached, and returns its directory; `None` if that
-/// fails, for example on a machine that can only reach the Go module proxy.
-fn fetch(cache: &Path) -> Option<PathBuf> {
-    let output = Command::new("go")
-        .args(["run", SETUP_ENVTEST, "use", VERSION.trim_start_matches('v'), "--print", "path"])
-        .arg("--bin-dir")
-        .arg(cache)
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
-    let path = output.status.success().then(|| String::from_utf8(output.stdout).ok())??;
-    Some(PathBuf::from(path.trim()))
-}
-
-/// Builds a program under a temporary name and renames it, so that an interrupted build leaves no
-/// incomplete program in the cache.
-fn build(package: &str, to: &Path) -> anyhow::Result<()> {
-    eprintln!("==> building {package} from Go modules; takes some minutes, only done once");
-    let at = Path::new(env!("CARGO_MANIFEST_DIR")).join("controlplane");
-    let partial = to.with_extension("partial");
-    let version = "k8s.io/component-base/version";
-    let flags = format!(
-        "-s -w -X {version}.gitVersion={VERSION} -X {version}.gitMajor=1 -X {version}.gitMinor=36"
-    );
-    let status = Command::new("go")
-        .current_dir(at)
-        // The linker drops debug information, and the compiler needs an eighth of its time for it.
-        .args(["build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", &flags, "-o"])
-        .arg(&partial)
-        .arg(package)
-        // Collecting less garbage saves a tenth of the compiler's CPU time, and takes a gigabyte.
-        .env("GOGC", "400")
-        .status()
-        .context("starting go")?;
-    if !status.success() {
-        bail!("go build {package} failed");
-    }
-    Ok(std::fs::rename(partial, to)?)
+    downloaded(module, "Dir")
 }

@@ -7,10 +7,13 @@ use std::time::Duration;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{
     Api, ResourceExt as _,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::well_known;
-use podops_e2e::cluster::{TestCluster, eventually, programs};
+use podops_e2e::{
+    availability::AvailabilityMonitor,
+    cluster::{TestCluster, app, eventually, programs},
+};
 use serde_json::json;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -91,12 +94,15 @@ async fn lifecycle_operator_serves_deployments_without_collasets() {
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// As on clusters without MutatingAdmissionPolicy.
+/// As on clusters without MutatingAdmissionPolicy. With `PODOPS_KUBERNETES=v1.33.13`, the API server has none.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_webhook_adds_the_readiness_gate() {
+async fn the_overlay_for_kubernetes_1_33_operates_on_pods() {
     let mut cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
     cluster.install_crds().await.unwrap();
-    cluster.install_with_webhooks("deploy/overlays/kubernetes-1.33").await.unwrap();
+    cluster.install_with_component("kubernetes-1.33", "graceful-delete").await.unwrap();
+    cluster.use_local_webhooks().await.unwrap();
+    // As in the overlay.
+    cluster.add_args("lifecycle-operator", &["--gate-new-pods=transition-rule".to_owned()]);
     cluster.start_operators().await.unwrap();
     cluster.wait_for_admission().await.unwrap();
     let pods = cluster.pods();
@@ -125,7 +131,35 @@ async fn a_webhook_adds_the_readiness_gate() {
     assert_eq!(create("without", false).await.unwrap(), ["example.com/own"]);
     cluster.start_operator("lifecycle-operator").await.unwrap();
     cluster.wait_for_event("without", "ReadinessGateMissing").await.unwrap();
+    cluster.wait_for_admission().await.unwrap();
+    pods_are_updated_under_a_rule_and_deleted_gracefully(&cluster).await;
     cluster.assert_no_forbidden_requests().unwrap();
+}
+
+async fn pods_are_updated_under_a_rule_and_deleted_gracefully(cluster: &TestCluster) {
+    let budget = json!([{ "name": "most", "availablePolicy": { "maxUnavailableValue": 1 } }]);
+    cluster.create_rule("app", app("app"), budget).await.unwrap();
+    cluster.create_and_wait("app", 3, &json!({})).await.unwrap();
+    let gate = format!("{}/{}", well_known::PRE_CHECK_GATE, well_known::TRANSITION_RULE);
+    let gated = async || {
+        let pods = cluster.pods_of("app").await?;
+        Ok(pods.iter().all(|pod| pod.labels().contains_key(&gate)))
+    };
+    eventually(TIMEOUT, gated).await.unwrap();
+    let monitor = AvailabilityMonitor::start(cluster).await.unwrap();
+    cluster.set_image("app", "nginx:2").await.unwrap();
+    cluster.wait_until_rolled_out("app", 3, TIMEOUT).await.unwrap();
+    assert_eq!(monitor.max_unavailable(""), 1);
+
+    let pod = cluster.pods_of("app").await.unwrap().remove(0);
+    let rejection = cluster.pods().delete(&pod.name_any(), &DeleteParams::default()).await;
+    let rejection = rejection.unwrap_err().to_string();
+    assert!(rejection.contains("PodOpsLifecycle"), "{rejection}");
+    let replaced = async || {
+        let pods = cluster.pods_of("app").await?;
+        Ok(pods.len() == 3 && pods.iter().all(|other| other.uid() != pod.uid()))
+    };
+    eventually(TIMEOUT, replaced).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
