@@ -6,13 +6,14 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
+    slice,
 };
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
 
 use crate::{
-    cargo::{self, BUILD_COMMAND_LINES, BUILD_RELEASE, cargo, cargo_with},
+    cargo::{self, BUILD_COMMAND_LINES, BUILD_RELEASE, cargo_with},
     prerequisites, sources,
 };
 
@@ -130,10 +131,11 @@ fn build(args: &DistArgs) -> anyhow::Result<(PathBuf, PathBuf)> {
     if let Some(directory) = &args.programs {
         return Ok((directory.clone(), directory.clone()));
     }
-    cargo(&BUILD_RELEASE)?;
+    let flags = (cargo::RUST_FLAGS, cargo::flags_without_paths()?);
+    cargo_with(&BUILD_RELEASE, slice::from_ref(&flags))?;
     if args.files.is_none() && args.published.is_none() {
         let image = format!("{}/{INSTANCE_OPERATOR}:{}", args.registry, args.version);
-        cargo_with(&BUILD_COMMAND_LINES, &[(IMAGE_VARIABLE, image.into())])?;
+        cargo_with(&BUILD_COMMAND_LINES, &[flags, (IMAGE_VARIABLE, image.into())])?;
     }
     Ok((cargo::release()?, cargo::command_lines()?))
 }

@@ -109,7 +109,8 @@ const PURE: [&str; 7] = [
 /// Runs the demo.
 fn demo(args: &[&str]) -> anyhow::Result<()> {
     prerequisites::for_demo(args)?;
-    cargo(&BUILD)?;
+    let build = cargo::build_quickly()?;
+    cargo(&build.iter().map(String::as_str).collect::<Vec<_>>())?;
     let program = env::current_exe()?.with_file_name("podops-e2e");
     let status = Command::new(&program).arg("demo").args(args).status();
     if !status.with_context(|| format!("starting {}", program.display()))?.success() {
