@@ -380,10 +380,12 @@ async fn forbidden_deletions_are_in_the_difference(lab: &Lab) {
     let config = lab.kubeconfig_without_rights().await;
     let config = config.to_str().unwrap();
     let diff = ["plan", "diff", "./parent", "--instance", "p"];
-    let shown = lab.differs(&[&diff[..], &["--kubeconfig", config]].concat()).await;
+    let ran = lab.run(&[&diff[..], &["--kubeconfig", config]].concat()).await;
     let expected =
         "    ! would stay: ConfigMap default/p-parent: configmaps \"p-parent\" is forbidden";
-    assert!(shown.contains(expected), "{shown}");
+    assert!(ran.status == 5 && ran.output.contains(expected), "{ran:?}");
+    let warning = "warning: you may not impersonate ServiceAccount default/installer";
+    assert!(ran.errors.starts_with(warning) && ran.errors.lines().count() == 1, "{ran:?}");
     let shown = lab.differs(&diff).await;
     assert!(shown.contains("    - ConfigMap default/p-parent\n"), "{shown}");
     // The Instance's ServiceAccount may not, although the user of the command may.
