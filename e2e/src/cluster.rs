@@ -19,7 +19,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt as _,
-    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     core::NamespaceResourceScope,
 };
 use podops_api::{
@@ -300,6 +300,29 @@ impl TestCluster {
             Ok(successes.get() >= 10)
         };
         eventually(TIMEOUT, gated).await.context("waiting for readiness gates on new Pods")
+    }
+
+    /// Deletes a Pod of a CollaSet with graceful deletion, which rejects the request and continues later, and waits
+    /// until the CollaSet has this number of Pods without it.
+    ///
+    /// # Errors
+    ///
+    /// If the request is not rejected by the lifecycle, or the Pod is not replaced `within` this time.
+    pub async fn recreate_gracefully(
+        &self,
+        set: &str,
+        pods: usize,
+        within: Duration,
+    ) -> anyhow::Result<()> {
+        let pod = self.pods_of(set).await?.into_iter().next().context("no Pod to delete")?;
+        let deleted = self.pods().delete(&pod.name_any(), &DeleteParams::default()).await;
+        let rejection = deleted.err().context("the Pod was deleted at once")?.to_string();
+        anyhow::ensure!(rejection.contains("PodOpsLifecycle"), "{rejection}");
+        let recreated = async || {
+            let now = self.pods_of(set).await?;
+            Ok(now.len() == pods && now.iter().all(|other| other.uid() != pod.uid()))
+        };
+        eventually(within, recreated).await.context("waiting until the Pod is replaced")
     }
 
     /// Installs an overlay, and points its webhooks at local addresses instead of Services.

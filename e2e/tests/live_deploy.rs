@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::well_known;
 use podops_e2e::{
@@ -151,15 +151,7 @@ async fn pods_are_updated_under_a_rule_and_deleted_gracefully(cluster: &TestClus
     cluster.wait_until_rolled_out("app", 3, TIMEOUT).await.unwrap();
     assert_eq!(monitor.max_unavailable(""), 1);
 
-    let pod = cluster.pods_of("app").await.unwrap().remove(0);
-    let rejection = cluster.pods().delete(&pod.name_any(), &DeleteParams::default()).await;
-    let rejection = rejection.unwrap_err().to_string();
-    assert!(rejection.contains("PodOpsLifecycle"), "{rejection}");
-    let replaced = async || {
-        let pods = cluster.pods_of("app").await?;
-        Ok(pods.len() == 3 && pods.iter().all(|other| other.uid() != pod.uid()))
-    };
-    eventually(TIMEOUT, replaced).await.unwrap();
+    cluster.recreate_gracefully("app", 3, TIMEOUT).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -79,8 +79,8 @@ pub(crate) fn target_directory() -> anyhow::Result<PathBuf> {
 /// Environment variable with flags for the compiler.
 pub(crate) const RUST_FLAGS: &str = "RUSTFLAGS";
 
-/// Flags with which programs contain no path of this machine, so that they are the same wherever they are built.
-/// Panics name the file of their line.
+/// Flags with which programs contain no path of this machine, so that they are the same wherever they are built: a
+/// panic names its source file, whose path would be in the program.
 pub(crate) fn flags_without_paths() -> anyhow::Result<PathBuf> {
     let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo"));
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from).or(home);

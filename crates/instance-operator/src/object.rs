@@ -4,6 +4,7 @@ use std::fmt;
 
 use podops_api::well_known::{CONTROL, CONTROL_ON};
 use podops_client::object_key::is_path_segment;
+pub use podops_packages::annotations::annotation;
 use serde_json::{Map, Value};
 
 pub mod enhance;
@@ -126,12 +127,6 @@ pub fn integer(object: &Value, pointer: &str) -> Option<i64> {
 /// Returns the elements of a list of an object; none if there is no list.
 pub fn items<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
     object.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
-}
-
-/// Returns an annotation; `None` if there is none.
-#[must_use]
-pub fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
-    object.pointer("/metadata/annotations")?.get(key)?.as_str()
 }
 
 /// Returns a label; `None` if there is none.

@@ -60,7 +60,9 @@ fn is_content(path: &[&str]) -> bool {
     path.len() > 1 && !IDENTITY.contains(&path[0]) && path.iter().all(is_field)
 }
 
-fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+/// Returns an annotation; `None` if there is none.
+#[must_use]
+pub fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object.pointer("/metadata/annotations")?.get(key)?.as_str()
 }
 

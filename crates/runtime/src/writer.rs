@@ -54,7 +54,8 @@ impl Writer {
 
     /// Returns whether the caches contain all writes of an object's reconciles.
     #[must_use]
-    pub fn is_observed(&self, uid: &str) -> bool {
+    pub fn is_observed(&self, object: &impl kube::Resource) -> bool {
+        let uid = object.meta().uid.as_deref().unwrap_or_default();
         let records = self.records.lock();
         let record = records.get(uid);
         record.is_none_or(|record| are_observed(&record.writes, |resource| self.cache(resource)))

@@ -9,10 +9,9 @@ mod rights;
 mod rules;
 mod sets;
 
-use kube::{ResourceExt as _, api::DeleteParams};
 use podops_e2e::{
     balancers::free_address,
-    cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, programs},
+    cluster::{OPERATORS, TIMEOUT, TestCluster, app, programs},
     tenant::Tenant,
     updates::{ALONE, Updates},
 };
@@ -128,14 +127,6 @@ fn at_most(pods: i32) -> Value {
 
 /// The admission webhook reviews a delete although the tenant holds connections to it.
 async fn a_pod_is_deleted_gracefully(cluster: &TestCluster) {
-    let pod = cluster.pods_of("web").await.unwrap().remove(0);
-    let rejection = cluster.pods().delete(&pod.name_any(), &DeleteParams::default()).await;
-    let rejection = rejection.unwrap_err().to_string();
-    assert!(rejection.contains("PodOpsLifecycle"), "{rejection}");
-    let recreated = async || {
-        let pods = cluster.pods_of("web").await?;
-        Ok(pods.len() == PODS as usize && pods.iter().all(|p| p.uid() != pod.uid()))
-    };
-    eventually(TIMEOUT, recreated).await.unwrap();
+    cluster.recreate_gracefully("web", PODS as usize, TIMEOUT).await.unwrap();
     cluster.wait_until_rolled_out("web", PODS, TIMEOUT).await.unwrap();
 }

@@ -207,7 +207,7 @@ pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), 
 }
 
 fn is_observed(context: Arc<Context>) -> IsObserved<DecodedSet> {
-    Box::new(move |set| context.writer.is_observed(&uid_of(set)))
+    Box::new(move |set| context.writer.is_observed(set))
 }
 
 fn uid_of(set: &DecodedSet) -> Uid {

@@ -208,9 +208,7 @@ pub(super) fn start(
         min_interval: RECONCILE_INTERVAL,
         is_observed: Box::new({
             let context = context.clone();
-            move |decoration| {
-                context.writer.is_observed(decoration.meta().uid.as_deref().unwrap_or_default())
-            }
+            move |decoration| context.writer.is_observed(decoration)
         }),
     };
     operator.controller("poddecoration controller", config, move |decoration| {

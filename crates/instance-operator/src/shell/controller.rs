@@ -158,9 +158,7 @@ pub(super) fn start(operator: &mut Operator, args: &InstanceArgs) -> Result<(), 
         min_interval: RECONCILE_INTERVAL,
         is_observed: Box::new({
             let context = context.clone();
-            move |instance| {
-                context.writer.is_observed(instance.meta().uid.as_deref().unwrap_or_default())
-            }
+            move |instance| context.writer.is_observed(instance)
         }),
     };
     operator.controller("instance controller", config, move |instance| {

@@ -134,7 +134,7 @@ pub(super) fn start(operator: &mut Operator, _: &OperationJobArgs) -> Result<(),
         min_interval: RECONCILE_INTERVAL,
         is_observed: Box::new({
             let context = context.clone();
-            move |job| context.writer.is_observed(job.meta().uid.as_deref().unwrap_or_default())
+            move |job| context.writer.is_observed(job)
         }),
     };
     operator
