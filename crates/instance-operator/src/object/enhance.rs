@@ -76,16 +76,8 @@ pub fn enhance(
     let object_type = object_type(object);
     let labels =
         [(HERITAGE.0, HERITAGE.1), (OPERATOR, context.operator), (INSTANCE, context.instance)];
-    let generation = format!("{}/{}", context.instance_uid, context.generation);
-    let of_run = [
-        (PLAN, context.plan),
-        (PHASE, context.phase),
-        (STEP, context.step),
-        (RUN, context.run),
-        (GENERATION, &generation),
-    ];
     add(object, &["metadata", "labels"], &labels);
-    add(object, &["metadata", "annotations"], &of_run);
+    annotate_run(object, context);
     for path in template_paths(&object_type).iter().copied() {
         // An object without Pod template gets none.
         if object.pointer(&format!("/{}", path.join("/"))).is_some_and(Value::is_object) {
@@ -104,6 +96,19 @@ pub fn enhance(
         Scope::Namespaced => own(object, context),
         Scope::Cluster => Ok(()),
     }
+}
+
+/// Adds the annotations of the run.
+pub fn annotate_run(object: &mut Value, context: &Context<'_>) {
+    let generation = format!("{}/{}", context.instance_uid, context.generation);
+    let of_run = [
+        (PLAN, context.plan),
+        (PHASE, context.phase),
+        (STEP, context.step),
+        (RUN, context.run),
+        (GENERATION, &generation),
+    ];
+    add(object, &["metadata", "annotations"], &of_run);
 }
 
 /// Paths of the Pod templates of a type.

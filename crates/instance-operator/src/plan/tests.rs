@@ -443,6 +443,8 @@ fn a_child_belongs_to_its_parent_which_waits_for_its_plans() {
     assert_eq!(child["spec"]["parameters"], expected);
     assert_eq!(child["metadata"]["labels"]["kudo.dev/operator"], "zoo");
     assert!(child["metadata"]["ownerReferences"][0].get("controller").is_none());
+    let recorded = &child["metadata"]["annotations"]["kudo.dev/instance-generation"];
+    assert_eq!(recorded, "instance-uid/1");
     assert_eq!(world.step("child").0, "IN_PROGRESS");
     let run = |status: &str| json!({ "observedGeneration": 1, "history": [{ "plan": "deploy", "uid": "a", "status": status }] });
     world.report("Instance", "app-zoo", run("COMPLETE"));

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{
     apply::{Ownership, apply},
     context::{TaskContext, TaskFailure, TaskState, Work},
+    ownership::annotate_run,
     placeholders::Placeholders,
     render,
 };
@@ -49,7 +50,7 @@ pub(super) fn advance(
     if !service_account.is_empty() {
         child_spec["serviceAccountName"] = json!(service_account);
     }
-    let child = json!({
+    let mut child = json!({
         "apiVersion": "kudo.dev/v1beta1", "kind": "Instance",
         "metadata": {
             "name": name, "namespace": observed.namespace,
@@ -66,6 +67,8 @@ pub(super) fn advance(
     if let Some(invalid) = ObjectId::of(&child).invalid_name() {
         return Err(TaskFailure::new(&reasons::RESOURCE_VALIDATION_ERROR, invalid));
     }
+    // Otherwise an operator that has observed an earlier generation of the parent would change it back.
+    annotate_run(&mut child, context);
     Ok(apply(vec![child], Ownership::Kept, context, work)?.into_state())
 }
 

@@ -37,6 +37,11 @@ pub(super) fn enhanced(mut object: Value, context: &TaskContext<'_>) -> Result<V
     Ok(object)
 }
 
+/// Adds the annotations of the run to an object that keeps its owners.
+pub(super) fn annotate_run(object: &mut Value, context: &TaskContext<'_>) {
+    enhance::annotate_run(object, &enhancement(context));
+}
+
 /// Instance and step that apply the objects.
 fn enhancement<'a>(context: &TaskContext<'a>) -> enhance::Context<'a> {
     enhance::Context {

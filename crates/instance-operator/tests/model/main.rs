@@ -8,6 +8,7 @@
 //! - [`scheduling`]: which plans run, in which order, for parameters that change, requests and cancellations;
 //! - [`steps`]: attempts, time limits and failures of steps, against a clock;
 //! - [`pipes`]: what a Pod makes in a run is made once, and used after it exists;
+//! - [`children`]: a step waits for the plan of an Instance that it applies;
 //! - [`toggle`]: an object that exists while a parameter is true;
 //! - [`removal`]: objects that leave the templates, the plan `cleanup`, finalizers, and other clients that
 //!   recreate objects.
@@ -17,6 +18,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::needless_pass_by_value, reason = "a model is consumed by its run")]
 
+mod children;
 mod hashed;
 mod pipes;
 mod progress;

@@ -188,6 +188,8 @@ pub(crate) enum Without {
     Inventory,
     /// Objects count as healthy once they exist.
     Health,
+    /// The status of an Instance counts, whatever generation it is of.
+    ChildGeneration,
     /// Jobs that have failed are kept.
     ReplacedJobs,
     /// Objects are written before the Instance has its finalizer.
@@ -474,6 +476,9 @@ fn seen(object: &Value, observed: &Observed, without: Without) -> Option<Value> 
     }
     if without == Without::Health && live["kind"] == "Job" {
         live["status"] = json!({ "succeeded": 1 });
+    }
+    if without == Without::ChildGeneration && live["kind"] == "Instance" {
+        live["status"]["observedGeneration"] = live["metadata"]["generation"].clone();
     }
     if without == Without::ReplacedJobs && live["status"].get("conditions").is_some() {
         live["status"] = json!({});
@@ -793,6 +798,11 @@ impl World {
             self.next_uid += 1;
             json!(format!("uid-{}", self.next_uid))
         });
+        if stored["kind"] == "Instance" {
+            let last = before.and_then(|live| live["metadata"]["generation"].as_i64());
+            let is_new = before.is_none_or(|live| live["spec"] != stored["spec"]);
+            stored["metadata"]["generation"] = json!(last.unwrap_or_default() + i64::from(is_new));
+        }
         for path in ["/status", "/metadata/deletionTimestamp"] {
             let (parent, name) = path.rsplit_once('/').unwrap();
             if let Some(kept) = before.and_then(|live| live.pointer(path)) {
