@@ -143,7 +143,9 @@ impl State {
     /// Returns whether the child's operator had something to do, which is done now.
     fn finish_child(&mut self) -> bool {
         let step = self.child_step();
-        step.into_iter().for_each(|step| self.child_goes_on(step));
+        if let Some(step) = step {
+            self.child_goes_on(step);
+        }
         step.is_some()
     }
 }
