@@ -22,18 +22,34 @@ use crate::cargo::cargo_output;
 /// Live tests that compare times or measure CPU.
 const ALONE: [&str; 3] = ["live_monitoring", "live_scale", "live_tenants"];
 
-/// Number of the other tests that run side by side. With three live tests on two cores, requests time out, and load
-/// generators are too slow.
+/// Live tests that mostly wait, and use less than a quarter of a processor: they run one after another beside the
+/// others.
+const MOSTLY_WAITING: [&str; 12] = [
+    "live_two_leaders",
+    "live_docs",
+    "live_simulate",
+    "live_rollout",
+    "live_conflicts",
+    "live_blocked",
+    "live_claims",
+    "live_collaset",
+    "live_replace",
+    "live_steps",
+    "live_rolling_update",
+    "live_gitops",
+];
+
+/// Number of the other tests that run side by side. With three such live tests on two cores, requests time out, and
+/// load generators are too slow.
 const AT_A_TIME: usize = 2;
 
 /// The longest of the other tests, which begin first, so that none of them runs alone at the end.
-const LONGEST: [&str; 9] = [
+const LONGEST: [&str; 8] = [
     "model_rules",
     "model",
     "templates",
     "live_instances",
     "live_backends",
-    "live_two_leaders",
     "live_packages",
     "live_faults",
     "live_kills",
@@ -76,26 +92,46 @@ pub(crate) fn run() -> anyhow::Result<()> {
         suites.extend(Suite::of_message(&message));
     }
     anyhow::ensure!(!suites.is_empty(), "the workspace has no tests");
-    let [alone, concurrent, others] = groups(suites);
+    let Groups { others, waiting, live, alone } = Groups::of(suites);
     let mut failed = run_group(&others, AT_A_TIME);
-    failed.extend(run_group(&concurrent, AT_A_TIME));
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| run_group(&waiting, 1));
+        failed.extend(run_group(&live, AT_A_TIME));
+        failed.extend(waiting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+    });
     failed.extend(run_group(&alone, 1));
     anyhow::ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
     Ok(())
 }
 
-/// Live tests that run alone, the other live tests, and all other tests; each in the order in which
-/// they begin.
-fn groups(mut suites: Vec<Suite>) -> [Vec<Suite>; 3] {
-    let rank = |suite: &Suite| {
-        LONGEST.iter().position(|name| *name == suite.name).unwrap_or(LONGEST.len())
-    };
-    suites.sort_by_cached_key(|suite| (rank(suite), suite.name.clone()));
-    let (live, others): (Vec<_>, Vec<_>) =
-        suites.into_iter().partition(|suite| suite.name.starts_with("live_"));
-    let (alone, concurrent) =
-        live.into_iter().partition(|suite| ALONE.contains(&suite.name.as_str()));
-    [alone, concurrent, others]
+/// Programs that run side by side, each group in the order in which they begin.
+#[derive(Debug, PartialEq, Eq)]
+struct Groups {
+    /// Tests that are not live.
+    others: Vec<Suite>,
+    /// Live tests that are [`MOSTLY_WAITING`].
+    waiting: Vec<Suite>,
+    /// The other live tests that may run side by side.
+    live: Vec<Suite>,
+    /// Live tests that run [`ALONE`].
+    alone: Vec<Suite>,
+}
+
+impl Groups {
+    fn of(mut suites: Vec<Suite>) -> Self {
+        let rank = |suite: &Suite| {
+            let order = LONGEST.iter().chain(&MOSTLY_WAITING);
+            order.clone().position(|name| *name == suite.name).unwrap_or(order.count())
+        };
+        suites.sort_by_cached_key(|suite| (rank(suite), suite.name.clone()));
+        let is_one_of =
+            |names: &'static [&str]| move |suite: &Suite| names.contains(&suite.name.as_str());
+        let (live, others): (Vec<_>, Vec<_>) =
+            suites.into_iter().partition(|suite| suite.name.starts_with("live_"));
+        let (alone, live): (Vec<_>, Vec<_>) = live.into_iter().partition(is_one_of(&ALONE));
+        let (waiting, live) = live.into_iter().partition(is_one_of(&MOSTLY_WAITING));
+        Self { others, waiting, live, alone }
+    }
 }
 
 /// Runs some programs at a time; returns the names of those that failed.
@@ -170,11 +206,16 @@ mod tests {
 
     #[test]
     fn tests_that_compare_times_run_alone() {
-        let suites = ["model", "live_scale", "live_jobs", "live_two_leaders"].map(suite).to_vec();
-        let [alone, concurrent, others] = groups(suites);
-        assert_eq!(alone, [suite("live_scale")]);
-        assert_eq!(concurrent, [suite("live_two_leaders"), suite("live_jobs")]);
-        assert_eq!(others, [suite("model")]);
+        let names =
+            ["model", "live_scale", "live_jobs", "live_blocked", "live_two_leaders", "live_kills"];
+        let groups = Groups::of(names.map(suite).to_vec());
+        let expected = Groups {
+            others: vec![suite("model")],
+            waiting: vec![suite("live_two_leaders"), suite("live_blocked")],
+            live: vec![suite("live_kills"), suite("live_jobs")],
+            alone: vec![suite("live_scale")],
+        };
+        assert_eq!(groups, expected);
     }
 
     #[test]
