@@ -715,17 +715,29 @@ impl TestCluster {
         self.operator(name)
     }
 
-    /// Returns how to start an operator with the credentials of its ServiceAccount.
-    async fn spec(&self, name: &'static str) -> anyhow::Result<Spec> {
-        let accounts: Api<ServiceAccount> =
-            Api::namespaced(self.plane.admin.clone(), "podops-system");
+    /// Writes a kubeconfig with the credentials of a ServiceAccount, and returns its path.
+    ///
+    /// # Errors
+    ///
+    /// If no token can be requested, or the file cannot be written.
+    pub async fn service_account_kubeconfig(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> anyhow::Result<PathBuf> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.plane.admin.clone(), namespace);
         let request = serde_json::from_value(
             json!({ "spec": { "audiences": [], "expirationSeconds": 86400 } }),
         )?;
         let token = accounts.create_token_request(name, &PostParams::default(), &request).await?;
         let token =
             token.status.and_then(|s| s.token).context("token request returned no token")?;
-        let kubeconfig = self.plane.kubeconfig(name, &token)?;
+        self.plane.kubeconfig(name, &token)
+    }
+
+    /// Returns how to start an operator with the credentials of its ServiceAccount.
+    async fn spec(&self, name: &'static str) -> anyhow::Result<Spec> {
+        let kubeconfig = self.service_account_kubeconfig("podops-system", name).await?;
         let flags = ["--metrics-bind-address=127.0.0.1:0", "--log=info"];
         // The tests' webhook services and HAProxies listen on loopback addresses.
         let extra: &[&str] = match name {

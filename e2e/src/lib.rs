@@ -6,6 +6,7 @@ pub mod availability;
 pub mod balancers;
 pub mod bench;
 pub mod cluster;
+pub mod comparison;
 pub mod control_plane;
 pub mod folders;
 pub mod forged_review;

@@ -14,7 +14,7 @@ use podops_e2e::{
     balancers::Haproxy,
     bench,
     cluster::{TestCluster, is_rolled_out, root},
-    package_demo,
+    comparison, package_demo,
     packages::{self, COMMUNITY},
     plots,
     programs::Programs,
@@ -95,6 +95,9 @@ enum Command {
         /// tests have recorded of comparisons with KUDO
         #[arg(long, conflicts_with = "quick", value_name = "DIR")]
         packages: Option<PathBuf>,
+        /// Count failed requests while Pods of Podops and of other workloads are changed instead
+        #[arg(long, conflicts_with_all = ["quick", "packages"])]
+        comparison: bool,
     },
 }
 
@@ -143,6 +146,10 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Bench { packages: Some(compared), .. } => {
             let community = root().join(COMMUNITY);
             output(&Box::pin(bench::run_packages(&programs, &community, &compared)).await?);
+            Ok(())
+        }
+        Command::Bench { comparison: true, .. } => {
+            output(Box::pin(comparison::run(&programs)).await?.trim_end());
             Ok(())
         }
         Command::Bench { quick, .. } => {

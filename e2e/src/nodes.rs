@@ -142,8 +142,16 @@ fn next_report(
         .any(|(stage, _)| matches!(stage, Stage::Creating | Stage::Stopping | Stage::Starting));
     let up_now = up
         || starts && containers.iter().all(|(s, _)| matches!(s, Stage::Running | Stage::Starting));
-    let ready =
-        up_now && gates.into_iter().all(|gate| condition(&gate.condition_type) == Some(true));
+    let is_in_service = gates.into_iter().all(|gate| condition(&gate.condition_type) == Some(true));
+    let ready = up_now && is_in_service;
+    let stops = containers.iter().any(|(stage, _)| *stage == Stage::Stopping);
+    // A kubelet reports the conditions before it stops a container, which may take as long as its hook.
+    if stops && !is_in_service && condition("Ready") == Some(true) {
+        let unready =
+            json!({ "type": "Ready", "status": "False", "lastTransitionTime": Time(now) });
+        let report = json!({ "status": { "conditions": [unready] } });
+        return Some((Duration::ZERO, Action::ReportStatus(report)));
+    }
     let resources_reported = containers.iter().zip(&spec.containers).all(|((_, status), c)| {
         known.get(&c.name).is_some_and(|last| json!(last.resources) == status["resources"])
     });
@@ -406,6 +414,14 @@ fn id_of_image(image: &str) -> String {
 fn runs_process(pod: &Pod) -> bool {
     let image = pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.as_deref());
     image.is_some_and(|image| image.starts_with(server::IMAGE))
+}
+
+/// Time for which the `preStop` hook of the Pod's first container sleeps.
+fn sleep_before_stop(pod: &Pod) -> Duration {
+    let container = pod.spec.iter().flat_map(|spec| &spec.containers).next();
+    let hook = container.and_then(|container| container.lifecycle.as_ref()?.pre_stop.as_ref());
+    let seconds = hook.and_then(|hook| u64::try_from(hook.sleep.as_ref()?.seconds).ok());
+    Duration::from_secs(seconds.unwrap_or_default())
 }
 
 /// Unique address of a Pod, derived from its UID: a loopback address if a process listens there.
@@ -771,15 +787,17 @@ impl FakeNodes {
         tracing::warn!(address, "Container does not listen");
     }
 
-    /// Stops a container's process as a kubelet does: sends SIGTERM, and kills it after the Pod's
-    /// grace period.
+    /// Stops a container's process as a kubelet does: waits for a hook that sleeps, sends SIGTERM, and kills it
+    /// at the end of the Pod's grace period, which begins with the hook.
     async fn stop(&self, pod: &Pod) {
         let process = lock(&self.processes).remove(&pod.uid().unwrap_or_default());
         let Some((_, mut child)) = process else { return };
         let grace = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
         let grace = Duration::from_secs(grace.and_then(|g| u64::try_from(g).ok()).unwrap_or(30));
+        let hook = sleep_before_stop(pod).min(grace);
+        tokio::time::sleep(hook).await;
         if signal(child.id(), Signal::TERM).is_ok()
-            && tokio::time::timeout(grace, child.wait()).await.is_ok()
+            && tokio::time::timeout(grace.saturating_sub(hook), child.wait()).await.is_ok()
         {
             return;
         }
@@ -806,8 +824,9 @@ impl FakeNodes {
                 .await?;
             }
             Action::ReportStatus(status) => {
-                if runs_process(pod) {
-                    self.sync_process(pod, &status["status"]["containerStatuses"][0]).await;
+                let container = &status["status"]["containerStatuses"][0];
+                if runs_process(pod) && !container.is_null() {
+                    self.sync_process(pod, container).await;
                 }
                 let mut body = status;
                 body["metadata"] = json!({ "uid": pod.meta().uid });
@@ -921,6 +940,40 @@ mod tests {
             ),
             (&json!(id_of_image("x:2")), &json!(1))
         );
+    }
+
+    #[test]
+    fn pod_out_of_service_is_unready_before_its_container_stops() {
+        let gate = |status: &str| json!({ "type": "g", "status": status });
+        let (mut status, _) = run_until_stable(json!({ "conditions": [gate("True")] }), "x:1");
+        for condition in status["conditions"].as_array_mut().unwrap() {
+            if condition["type"] == "g" {
+                *condition = gate("False");
+            }
+        }
+        let next = next_action(&pod(&status, "x:2"), Delays::default(), Timestamp::UNIX_EPOCH);
+        let Some((_, Action::ReportStatus(report))) = next else { panic!("{next:?}") };
+        let conditions = &report["status"]["conditions"];
+        assert_eq!(
+            (&conditions[0]["type"], &conditions[0]["status"]),
+            (&json!("Ready"), &json!("False"))
+        );
+        assert_eq!(report["status"]["containerStatuses"], Value::Null);
+    }
+
+    #[test]
+    fn container_with_a_hook_stops_after_its_sleep() {
+        let sleep = |lifecycle: &str| {
+            let container = json!({ "name": "web", "lifecycle": serde_json::from_str::<Value>(lifecycle).unwrap() });
+            let pod = json!({ "spec": { "containers": [container] } });
+            sleep_before_stop(&serde_json::from_value(pod).unwrap())
+        };
+        assert_eq!(
+            sleep(r#"{ "preStop": { "sleep": { "seconds": 5 } } }"#),
+            Duration::from_secs(5)
+        );
+        assert_eq!(sleep(r#"{ "preStop": { "exec": {} } }"#), Duration::ZERO);
+        assert_eq!(sleep("null"), Duration::ZERO);
     }
 
     #[test]

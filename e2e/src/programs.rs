@@ -195,6 +195,53 @@ pub fn kuttl() -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
+/// A project of which a program is built from its Go module.
+#[derive(Clone, Copy, Debug)]
+pub struct GoProject {
+    /// What people call it.
+    pub name: &'static str,
+    /// Path of the module.
+    pub module: &'static str,
+    /// Version of the module, such as `v1.2.3`.
+    pub version: &'static str,
+    /// Path of the package of the program in the module, such as `./cmd/controller`.
+    pub package: &'static str,
+}
+
+impl GoProject {
+    /// What people call this version, such as `Example 1.2.3`.
+    #[must_use]
+    pub fn name_and_version(&self) -> String {
+        format!("{} {}", self.name, self.version.trim_start_matches('v'))
+    }
+}
+
+/// Paths of a project's program, which is built on first use, and of its source. The program listens on loopback
+/// addresses where its source has all addresses.
+///
+/// # Errors
+///
+/// If it cannot be downloaded or built.
+pub fn go_project(project: &GoProject) -> anyhow::Result<(PathBuf, PathBuf)> {
+    let GoProject { module, version, package, .. } = project;
+    let directory = cache()?.join(module.replace('/', "_")).join(version);
+    let (program, source) = (directory.join("program"), directory.join("source"));
+    let _lock = lock(&directory)?;
+    if program.is_file() {
+        return Ok((program, source));
+    }
+    eprintln!("==> building {} from Go modules; takes some minutes, only done once", project.name);
+    let script = "rm -rf source && cp -r \"$0\" source && chmod -R u+w source && cd source && \
+                  grep -rl --include='*.go' '\"0\\.0\\.0\\.0' . | \
+                  xargs sed -i 's/\"0\\.0\\.0\\.0/\"127.0.0.1/' && \
+                  go build -trimpath -gcflags=all=-dwarf=false -ldflags='-s -w' -o ../program \"$1\"";
+    let downloaded = go_module(&format!("{module}@{version}"))?;
+    let mut build = Command::new("sh");
+    build.args(["-ec", script]).arg(downloaded).arg(package).current_dir(&directory);
+    anyhow::ensure!(build.status().context("starting sh")?.success(), "building {module} failed");
+    Ok((program, source))
+}
+
 /// Directory of a Go module, which is downloaded on first use.
 fn go_module(module: &str) -> anyhow::Result<PathBuf> {
     downloaded(module, "Dir")

@@ -33,6 +33,9 @@ Commands:
   bench            Measure the performance targets with release builds; writes docs/benchmarks.md
   bench --packages Measure those of instance-operator and the command line for packages; writes
                    docs/benchmarks-packages.md
+  bench --comparison
+                   Count failed requests while Pods of Podops, Deployments, Argo Rollouts and OpenKruise
+                   are changed; writes docs/benchmarks-comparison.md
   crds [--check]   Generate crds/, their reference pages and the code map in docs/ARCHITECTURE.md;
                    with --check, fail if they differ
   dashboards [--check]
@@ -73,6 +76,10 @@ fn main() -> anyhow::Result<()> {
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["bench"] => write_page("bench", &[], "docs/benchmarks.md"),
         ["bench", "--packages"] => bench_packages(),
+        ["bench", "--comparison"] => {
+            prerequisites::for_tests()?;
+            write_page("bench", &["--comparison"], "docs/benchmarks-comparison.md")
+        }
         ["crds"] => generated::write(crds::files()?),
         ["crds", "--check"] => generated::check(crds::files()?, "crds"),
         ["dashboards"] => generated::write(dashboards::files()?),
