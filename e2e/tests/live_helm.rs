@@ -10,8 +10,11 @@ use std::{
 };
 
 use k8s_openapi::api::{
-    admissionregistration::v1::{MutatingAdmissionPolicy, ValidatingAdmissionPolicy},
+    admissionregistration::v1::{
+        MutatingAdmissionPolicy, MutatingWebhookConfiguration, ValidatingAdmissionPolicy,
+    },
     apps::v1::Deployment,
+    coordination::v1::Lease,
     core::v1::{Pod, ServiceAccount},
     rbac::v1::ClusterRole,
 };
@@ -21,9 +24,12 @@ use kube::{
 };
 use podops_api::{collaset::CollaSet, well_known};
 use podops_e2e::{
-    cluster::{INSTANCE_OPERATOR, OPERATORS, programs},
+    cluster::{
+        INSTANCE_OPERATOR, OPERATORS, TIMEOUT, eventually, memory_limit_mebibytes, programs,
+    },
     control_plane::ControlPlane,
-    programs::helm,
+    process::{Spec, SupervisedProcess},
+    programs::{Programs, helm},
 };
 use serde_json::{Value, json};
 
@@ -121,16 +127,88 @@ fn objects(manifests: &str) -> BTreeMap<String, Value> {
 async fn the_chart_installs_what_the_manifests_install() {
     let release = Release::build().await;
     release.helm(&["lint", "--strict", "CHART"]);
-    // The chart is for clusters with MutatingAdmissionPolicy.
-    let rendered = release.helm(&["template", "podops", "CHART", "--kube-version", "1.36.0"]);
-    let manifests = fs::read_to_string(release.path("install.yaml")).unwrap();
-    let expected = manifests.replace("podops-system", NAMESPACE);
-    let (rendered, expected) = (objects(&rendered), objects(&expected));
-    assert!(expected.len() > 40, "{} objects", expected.len());
-    let keys = |objects: &BTreeMap<String, Value>| objects.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(keys(&rendered), keys(&expected));
-    for (key, object) in &expected {
-        assert_eq!(&rendered[key], object, "{key}");
+    for (version, manifests) in
+        [("1.36.0", "install.yaml"), ("1.33.0", "install-kubernetes-1.33.yaml")]
+    {
+        let rendered = release.helm(&["template", "podops", "CHART", "--kube-version", version]);
+        let manifests = fs::read_to_string(release.path(manifests)).unwrap();
+        let expected = manifests.replace("podops-system", NAMESPACE);
+        let (rendered, expected) = (objects(&rendered), objects(&expected));
+        assert!(expected.len() > 40, "{} objects", expected.len());
+        let keys = |objects: &BTreeMap<String, Value>| objects.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&rendered), keys(&expected));
+        for (key, object) in &expected {
+            assert_eq!(&rendered[key], object, "{version}: {key}");
+        }
+    }
+    let too_old = release.run(&["template", "podops", "CHART", "--kube-version", "1.32.0"]);
+    assert!(!too_old.status.success());
+}
+
+/// Starts an operator as its Deployment does, on loopback addresses.
+async fn start(release: &Release, deployment: &Deployment) -> SupervisedProcess {
+    let name = deployment.name_any();
+    let container =
+        &serde_json::to_value(&deployment.spec).unwrap()["template"]["spec"]["containers"][0];
+    let texts = |value: &Value| serde_json::from_value::<Vec<String>>(value.clone()).unwrap();
+    let mut args = texts(&container["args"]);
+    args.iter_mut().for_each(|arg| *arg = arg.replace("0.0.0.0:9443", "127.0.0.1:0"));
+    args.push("--metrics-bind-address=127.0.0.1:0".to_owned());
+    let variables = container["env"].as_array().into_iter().flatten().map(|variable| {
+        let is_namespace = variable["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.namespace";
+        let value = if is_namespace { NAMESPACE } else { variable["value"].as_str().unwrap() };
+        (variable["name"].as_str().unwrap().to_owned(), value.to_owned())
+    });
+    let create = ["create", "token", &name, "--namespace", NAMESPACE];
+    let token = release.plane.kubectl(&create).await.unwrap();
+    SupervisedProcess::start(Spec {
+        program: programs().unwrap().join(&name),
+        args,
+        env: variables.collect(),
+        kubeconfig: release.plane.kubeconfig(&name, token.trim()).unwrap(),
+        log: release.path(&format!("{name}.log")),
+        memory_mebibytes: memory_limit_mebibytes(&name).unwrap(),
+    })
+}
+
+/// The roles permit the operators what they need in the namespace of the chart only.
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_of_the_chart_become_leaders_in_its_namespace() {
+    let release = Release::build().await;
+    let packages = "operators.instance.enabled=true";
+    release.helm(&["install", "podops", "CHART", "--create-namespace", "--set", packages]);
+    let deployments: Api<Deployment> = Api::namespaced(release.plane.admin.clone(), NAMESPACE);
+    let deployments = deployments.list(&ListParams::default()).await.unwrap().items;
+    assert_eq!(deployments.len(), OPERATORS.len() + 1);
+    let mut operators = Vec::new();
+    for deployment in &deployments {
+        operators.push(start(&release, deployment).await);
+    }
+    let leases: Api<Lease> = Api::namespaced(release.plane.admin.clone(), NAMESPACE);
+    for name in deployments.iter().map(ResourceExt::name_any) {
+        let is_leader = async || {
+            let spec = leases.get_opt(&name).await?.and_then(|lease| lease.spec);
+            Ok(spec.is_some_and(|spec| spec.holder_identity.is_some()))
+        };
+        let waited = eventually(TIMEOUT, is_leader).await;
+        waited.unwrap_or_else(|error| panic!("{name} did not become leader: {error:#}"));
+    }
+    // Before Kubernetes 1.36, the chart has webhooks, which need a certificate for the namespace.
+    let webhooks = [
+        "get",
+        "mutatingwebhookconfigurations",
+        "-o",
+        "jsonpath={.items[*].webhooks[*].clientConfig}",
+    ];
+    let is_trusted = async || {
+        let found = release.plane.kubectl(&webhooks).await?;
+        Ok(found.is_empty() || found.contains("caBundle"))
+    };
+    eventually(TIMEOUT, is_trusted).await.unwrap();
+    for name in deployments.iter().map(ResourceExt::name_any) {
+        let log = fs::read_to_string(release.path(&format!("{name}.log"))).unwrap();
+        assert!(!log.contains("forbidden"), "{log}");
+        assert!(!log.contains("podops-system"), "{log}");
     }
 }
 
@@ -151,7 +229,14 @@ async fn the_chart_is_installed_changed_and_uninstalled() {
     let image = pod["containers"][0]["image"].as_str().unwrap();
     assert!(image.starts_with("registry.example/podops/collaset-operator@sha256:"), "{image}");
     assert_eq!(release.names::<Deployment>().await.len(), OPERATORS.len() - 1);
-    assert!(release.names::<MutatingAdmissionPolicy>().await.len() > 2, "of this API server");
+    let webhooks = release.names::<MutatingWebhookConfiguration>().await.len();
+    let minor = Programs::find().unwrap().apiserver_minor().unwrap();
+    if minor >= 36 {
+        assert!(release.names::<MutatingAdmissionPolicy>().await.len() > 2);
+        assert_eq!(webhooks, 0);
+    } else {
+        assert_eq!(webhooks, 1, "of 1.{minor}");
+    }
     let kinds = "collasets,podtransitionrules,operationjobs,instances.kudo.dev";
     release.plane.kubectl(&["get", kinds]).await.unwrap();
 

@@ -1,5 +1,5 @@
 //! The Helm chart: the manifests of the overlays with all operators, with templates in place of what its
-//! values set.
+//! values set, and conditions around what depends on the version of the API server.
 
 use std::{collections::BTreeMap, fs};
 
@@ -47,11 +47,43 @@ const VALUES: [(&str, &str, &str); 3] = [
     ),
 ];
 
+/// Condition of objects for API servers with MutatingAdmissionPolicy.
+const HAS_POLICIES: &str = "semverCompare \">=1.36.0-0\" .Capabilities.KubeVersion.Version";
+
 const NOTES: &str = "\
 Podops is installed in the namespace {{ .Release.Namespace }}. Check it with:
 
   kubectl podops check --operator-namespace {{ .Release.Namespace }}
 ";
+
+/// Manifests of all operators. They have [`REGISTRY`] as registry, and may contain the objects that operators share
+/// more than once.
+pub(super) struct Manifests {
+    /// For API servers with MutatingAdmissionPolicy.
+    pub(super) current: String,
+    /// For older ones.
+    pub(super) older: String,
+}
+
+/// Which API servers an object is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Servers {
+    All,
+    WithPolicies,
+    WithoutPolicies,
+}
+
+impl Servers {
+    /// Puts the condition around a document.
+    fn guard(self, document: &str) -> String {
+        let condition = match self {
+            Self::All => return document.to_owned(),
+            Self::WithPolicies => HAS_POLICIES.to_owned(),
+            Self::WithoutPolicies => format!("not ({HAS_POLICIES})"),
+        };
+        format!("{{{{- if {condition} }}}}\n{document}{{{{- end }}}}\n")
+    }
+}
 
 /// What users can set.
 struct Chart {
@@ -61,21 +93,22 @@ struct Chart {
     templates: BTreeMap<String, String>,
 }
 
-/// Writes the chart as `podops-<version>.tgz`. `manifests` have [`REGISTRY`] as registry, and may contain the
-/// objects that operators share more than once; `crds` are the CustomResourceDefinitions.
+/// Writes the chart as `podops-<version>.tgz`; `crds` are the CustomResourceDefinitions.
 ///
 /// # Errors
 ///
 /// If an object belongs to no operator, or a file cannot be written.
-pub(super) fn write(release: &Release, manifests: &str, crds: Vec<u8>) -> anyhow::Result<()> {
-    // Templates would evaluate them.
-    ensure!(!manifests.contains("{{"), "the manifests contain template delimiters");
+pub(super) fn write(release: &Release, manifests: &Manifests, crds: Vec<u8>) -> anyhow::Result<()> {
     let mut chart = Chart { operators: Map::new(), templates: BTreeMap::new() };
-    for object in serde_saphyr::from_multiple::<Value>(manifests)? {
-        // Helm creates the namespace.
-        if object["kind"] != "Namespace" {
-            chart.add(object)?;
+    let (current, older) = (objects(&manifests.current)?, objects(&manifests.older)?);
+    for object in &current {
+        match older.iter().find(|other| id(other) == id(object)) {
+            Some(other) if other == object => chart.add(object, Servers::All)?,
+            Some(_) | None => chart.add(object, Servers::WithPolicies)?,
         }
+    }
+    for object in older.iter().filter(|object| !current.contains(object)) {
+        chart.add(object, Servers::WithoutPolicies)?;
     }
     let files = chart.files(release, crds)?;
     let entries = files
@@ -89,22 +122,34 @@ pub(super) fn write(release: &Release, manifests: &str, crds: Vec<u8>) -> anyhow
 
 impl Chart {
     /// Adds an object to the template of its operator.
-    fn add(&mut self, mut object: Value) -> anyhow::Result<()> {
-        let owner = owner(&object)?;
+    fn add(&mut self, object: &Value, servers: Servers) -> anyhow::Result<()> {
+        let owner = owner(object)?;
+        let mut object = object.clone();
         let mut substitutions = vec![(REGISTRY.to_owned(), "{{ .Values.registry }}".to_owned())];
         if object["kind"] == "Deployment" {
-            let mut defaults = Map::from_iter([("enabled".to_owned(), json!(owner != OPTIONAL))]);
+            let mut set = Map::from_iter([("enabled".to_owned(), json!(owner != OPTIONAL))]);
             for (pointer, name, template) in VALUES {
                 let value = object.pointer_mut(pointer).with_context(|| format!("no {pointer}"))?;
                 let placeholder = format!("podops-chart-{name}");
-                defaults.insert(name.to_owned(), std::mem::replace(value, json!(placeholder)));
+                set.insert(name.to_owned(), std::mem::replace(value, json!(placeholder)));
                 substitutions.push((placeholder, template.replace("OPERATOR", &key(owner))));
             }
             object["spec"]["template"]["spec"]["priorityClassName"] =
                 json!("podops-chart-priority");
             let priority = "{{ .Values.priorityClassName | quote }}".to_owned();
             substitutions.push(("podops-chart-priority".to_owned(), priority));
-            self.operators.insert(key(owner), Value::Object(defaults));
+            match self.operators.get(&key(owner)) {
+                // Users set the arguments that do not depend on the API server.
+                Some(defaults) => {
+                    let more = more_args(&set["args"], &defaults["args"])?;
+                    let args =
+                        format!("concat .Values.operators.{}.args (list {more})", key(owner));
+                    let args =
+                        ("podops-chart-args".to_owned(), format!("{{{{ toJson ({args}) }}}}"));
+                    substitutions.insert(0, args);
+                }
+                None => drop(self.operators.insert(key(owner), Value::Object(set))),
+            }
         }
         let namespace = ("podops-system".to_owned(), "{{ .Release.Namespace }}".to_owned());
         substitutions.push(namespace);
@@ -112,7 +157,7 @@ impl Chart {
         for (placeholder, template) in substitutions {
             text = text.replace(&placeholder, &template);
         }
-        let document = format!("---\n{text}");
+        let document = servers.guard(&format!("---\n{text}"));
         let template = self.templates.entry(owner.to_owned()).or_default();
         if !template.contains(&document) {
             template.push_str(&document);
@@ -126,7 +171,7 @@ impl Chart {
         let about = json!({
             "apiVersion": "v2", "name": "podops", "type": "application",
             "description": "Operators that change, move, replace and delete Pods without failed requests",
-            "version": version, "appVersion": version, "kubeVersion": ">=1.36.0-0",
+            "version": version, "appVersion": version, "kubeVersion": ">=1.33.0-0",
         });
         let operators = serde_saphyr::to_string(&json!({ "operators": self.operators }))?;
         let values = format!(
@@ -154,11 +199,37 @@ impl Chart {
     }
 }
 
+/// Objects of manifests, without the namespace, which Helm creates.
+fn objects(manifests: &str) -> anyhow::Result<Vec<Value>> {
+    // Templates would evaluate them.
+    ensure!(!manifests.contains("{{"), "the manifests contain template delimiters");
+    let mut objects = serde_saphyr::from_multiple::<Value>(manifests)?;
+    objects.retain(|object| object["kind"] != "Namespace");
+    Ok(objects)
+}
+
+/// Kind, namespace and name of an object.
+fn id(object: &Value) -> [&Value; 3] {
+    let metadata = &object["metadata"];
+    [&object["kind"], &metadata["namespace"], &metadata["name"]]
+}
+
+/// Arguments of an operator that are not among its default ones, as a template has them in a list.
+fn more_args(args: &Value, defaults: &Value) -> anyhow::Result<String> {
+    let args: Vec<&Value> = args.as_array().into_iter().flatten().collect();
+    let defaults: Vec<&Value> = defaults.as_array().into_iter().flatten().collect();
+    let more =
+        args.strip_prefix(&defaults[..]).context("arguments are missing for older servers")?;
+    let quoted: Vec<String> = more.iter().map(ToString::to_string).collect();
+    Ok(quoted.join(" "))
+}
+
 /// Operator that an object belongs to, or [`SHARED`].
 fn owner(object: &Value) -> anyhow::Result<&'static str> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let policy = POLICIES.iter().find(|(policy, _)| *policy == name).map(|(_, owner)| *owner);
     let own_name = name.strip_prefix("podops-").unwrap_or(name);
+    let own_name = own_name.strip_suffix("-admission").unwrap_or(own_name);
     let operator = OPERATORS.into_iter().find(|operator| *operator == own_name);
     let shared = (name == SHARED).then_some(SHARED);
     let owner = policy.or(operator).or(shared);
@@ -211,6 +282,13 @@ mod tests {
     fn operators_have_keys_without_dashes() {
         assert_eq!(key("transition-rule-operator"), "transitionRule");
         assert_eq!(key("collaset-operator"), "collaset");
+    }
+
+    #[test]
+    fn arguments_for_older_servers_follow_those_of_users() {
+        let more = more_args(&json!(["--a", "--b=1", "--c"]), &json!(["--a"])).unwrap();
+        assert_eq!(more, r#""--b=1" "--c""#);
+        assert!(more_args(&json!(["--b"]), &json!(["--a"])).is_err());
     }
 
     #[test]

@@ -25,8 +25,10 @@ const KUSTOMIZATIONS: [(&str, &str); 5] = [
     ("deploy/monitoring", "monitoring.yaml"),
 ];
 
-/// Kustomizations that the Helm chart is made of.
-const CHART: [&str; 2] = ["deploy/overlays/all", "deploy/overlays/packages"];
+/// Kustomizations that the Helm chart is made of: for API servers with MutatingAdmissionPolicy, for older ones, and
+/// for all.
+const CHART: [&str; 3] =
+    ["deploy/overlays/all", "deploy/overlays/kubernetes-1.33", "deploy/overlays/packages"];
 
 /// Writes the manifests and the Helm chart of a release, with the digests of its images.
 ///
@@ -48,8 +50,11 @@ pub(super) fn write(release: &Release, images: &[Digest], programs: &Path) -> an
         let kustomization = kustomization(release, chart::REGISTRY, directory, images);
         anyhow::Ok(String::from_utf8(render(&kubectl, &kustomization)?)?)
     });
-    let [all, packages] = of_overlays;
-    let manifests = format!("{}---\n{}", all?, packages?);
+    let [current, older, packages] = of_overlays;
+    let packages = packages?;
+    let with_packages = |overlay: String| format!("{overlay}---\n{packages}");
+    let manifests =
+        chart::Manifests { current: with_packages(current?), older: with_packages(older?) };
     let crds = [&crds[..], b"---\n", &of_kudo].concat();
     chart::write(release, &manifests, crds).context("writing the Helm chart")
 }
