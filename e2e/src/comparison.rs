@@ -1,5 +1,5 @@
-//! `podops-e2e compare`: ten servers behind HAProxy are updated, scaled and deleted under load, as Pods of Podops and of
-//! other workloads. Reports failed requests, durations and writes as a Markdown page.
+//! `podops-e2e bench --comparison`: ten servers behind HAProxy are updated, scaled and deleted under load, as Pods of
+//! Podops and of other workloads. Reports failed requests, durations and writes as a Markdown page.
 
 mod ingress;
 mod others;

@@ -54,7 +54,8 @@ Commands:
   hostile          Run the live tests of hostile objects, tenants and large numbers with release builds
                    and print their figures; PODOPS_FUZZ_OBJECTS, PODOPS_SCALE_PODS and
                    PODOPS_SCALE_RULES set other numbers
-  mutants          Change each condition of the planning of plans, and run the models against each change
+  mutants          Change each condition of the planning and scheduling of plans, and run the models and unit
+                   tests against each change
   packages DIR     Take the packages of KUDO below a folder through their life with the command line,
                    and again while the operator is killed; writes docs/packages.md
   plot             Draw the data of the dashboards while Pods are changed; writes
@@ -96,6 +97,7 @@ fn main() -> anyhow::Result<()> {
         ["soak", args @ ..] => write_page("soak", args, "docs/soak.md"),
         ["test"] => test(),
         ["upgrade", revision] => upgrade(revision),
+        ["help" | "--help" | "-h"] => Ok(writeln!(io::stdout(), "{USAGE}")?),
         ["tidy"] => tidy::check(),
         ["tidy", "--report"] => Ok(io::stdout().write_all(tidy::report()?.as_bytes())?),
         _ => bail!("{USAGE}"),

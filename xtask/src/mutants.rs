@@ -1,5 +1,5 @@
-//! Changes each condition of the planning of plans, one after the other, and requires that a test finds it: a
-//! model, or else a unit test.
+//! Changes each condition of the planning and scheduling of plans, one after the other, and requires that a test finds
+//! it: a model or a unit test.
 
 use std::process::Command;
 
@@ -17,14 +17,36 @@ const NOT_FOUND: i32 = 2;
 /// Its exit status if tests did not end with a change, and found all others.
 const HANGS: i32 = 3;
 
-/// What decides how a run goes on.
-const FILES: [&str; 2] = [
-    "crates/instance-operator/src/plan/attempts.rs",
-    "crates/instance-operator/src/plan/engine.rs",
+/// Sources, the tests that find most of their changes, and the tests for the others.
+struct Group {
+    files: &'static [&'static str],
+    first: &'static [&'static str],
+    then: &'static [&'static str],
+}
+
+const MODELS: &[&str] = &["--test", "model"];
+const UNIT_TESTS: &[&str] = &["--lib"];
+
+/// How a run goes on is decided by the first files: the models must find what unit tests need not. The other files
+/// decide which plan runs, and what is removed.
+const GROUPS: [Group; 2] = [
+    Group { files: &["plan/attempts.rs", "plan/engine.rs"], first: MODELS, then: UNIT_TESTS },
+    Group {
+        files: &[
+            "plan/cluster_objects.rs",
+            "plan/outcome.rs",
+            "plan/pruning.rs",
+            "plan/status.rs",
+            "schedule.rs",
+            "schedule/changes.rs",
+            "schedule/cleanup.rs",
+        ],
+        first: UNIT_TESTS,
+        then: MODELS,
+    },
 ];
 
-/// Runs the models of instance-operator against each change, and its unit tests against those that no model
-/// finds, such as the changes of events.
+/// Runs tests of instance-operator against each change.
 ///
 /// # Errors
 ///
@@ -33,18 +55,22 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let tools = target_directory()?.join("tools").display().to_string();
     let [name, version] = PROGRAM;
     cargo(&["install", name, "--version", version, "--locked", "--root", &tools])?;
-    if !find(&tools, &[], &["--test", "model"])? && !find(&tools, &["--iterate"], &["--lib"])? {
-        bail!("a change was not found; see {tools}/mutants.out/missed.txt");
+    for Group { files, first, then } in GROUPS {
+        if !find(&tools, files, &[], first)? && !find(&tools, files, &["--iterate"], then)? {
+            bail!("a change was not found; see {tools}/mutants.out/missed.txt");
+        }
     }
     Ok(())
 }
 
 /// Returns whether each change is found by tests.
-fn find(tools: &str, options: &[&str], tests: &[&str]) -> anyhow::Result<bool> {
+fn find(tools: &str, files: &[&str], options: &[&str], tests: &[&str]) -> anyhow::Result<bool> {
     let mut command = Command::new(format!("{tools}/bin/cargo-mutants"));
     command.current_dir(sources::root()).env("CARGO_PROFILE_TEST_DEBUG", "0");
     command.args(["mutants", "--package", "instance-operator", "--no-default-features"]);
-    command.args(FILES.iter().flat_map(|file| ["--file", file]));
+    for file in files {
+        command.args(["--file", &format!("crates/instance-operator/src/{file}")]);
+    }
     command.args(["--output", tools]).args(options).arg("--").args(tests);
     let status = command.status().context("starting cargo-mutants")?;
     match status.code() {

@@ -386,6 +386,16 @@ fn invalid_parameters_run_nothing_until_they_are_fixed() {
     assert_eq!((world.runs().len(), degraded(&world).0), (1, "absent".into()));
 }
 
+#[test]
+fn a_new_instance_with_an_unknown_parameter_runs_nothing() {
+    let mut world = World::new(&version(&["deploy"], &[]), &json!({}));
+    world.set("X", "1");
+    world.reconcile();
+    let expected = r#"failed to find parameter "X" in the OperatorVersion"#;
+    assert_eq!(degraded(&world), ("True InvalidParams".into(), expected.into()));
+    assert_eq!(world.runs(), Vec::<String>::new());
+}
+
 /// K51: KUDO copies defaults at creation only, and by its webhook only.
 #[test]
 fn immutable_parameters_keep_their_first_value() {
