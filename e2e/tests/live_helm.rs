@@ -152,7 +152,9 @@ async fn start(release: &Release, deployment: &Deployment) -> SupervisedProcess 
         &serde_json::to_value(&deployment.spec).unwrap()["template"]["spec"]["containers"][0];
     let texts = |value: &Value| serde_json::from_value::<Vec<String>>(value.clone()).unwrap();
     let mut args = texts(&container["args"]);
-    args.iter_mut().for_each(|arg| *arg = arg.replace("0.0.0.0:9443", "127.0.0.1:0"));
+    for arg in &mut args {
+        *arg = arg.replace("0.0.0.0:9443", "127.0.0.1:0");
+    }
     args.push("--metrics-bind-address=127.0.0.1:0".to_owned());
     let variables = container["env"].as_array().into_iter().flatten().map(|variable| {
         let is_namespace = variable["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.namespace";

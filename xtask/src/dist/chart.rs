@@ -127,11 +127,11 @@ impl Chart {
         let mut object = object.clone();
         let mut substitutions = vec![(REGISTRY.to_owned(), "{{ .Values.registry }}".to_owned())];
         if object["kind"] == "Deployment" {
-            let mut set = Map::from_iter([("enabled".to_owned(), json!(owner != OPTIONAL))]);
+            let mut values = Map::from_iter([("enabled".to_owned(), json!(owner != OPTIONAL))]);
             for (pointer, name, template) in VALUES {
                 let value = object.pointer_mut(pointer).with_context(|| format!("no {pointer}"))?;
                 let placeholder = format!("podops-chart-{name}");
-                set.insert(name.to_owned(), std::mem::replace(value, json!(placeholder)));
+                values.insert(name.to_owned(), std::mem::replace(value, json!(placeholder)));
                 substitutions.push((placeholder, template.replace("OPERATOR", &key(owner))));
             }
             object["spec"]["template"]["spec"]["priorityClassName"] =
@@ -141,14 +141,14 @@ impl Chart {
             match self.operators.get(&key(owner)) {
                 // Users set the arguments that do not depend on the API server.
                 Some(defaults) => {
-                    let more = more_args(&set["args"], &defaults["args"])?;
+                    let more = more_args(&values["args"], &defaults["args"])?;
                     let args =
                         format!("concat .Values.operators.{}.args (list {more})", key(owner));
                     let args =
                         ("podops-chart-args".to_owned(), format!("{{{{ toJson ({args}) }}}}"));
                     substitutions.insert(0, args);
                 }
-                None => drop(self.operators.insert(key(owner), Value::Object(set))),
+                None => drop(self.operators.insert(key(owner), Value::Object(values))),
             }
         }
         let namespace = ("podops-system".to_owned(), "{{ .Release.Namespace }}".to_owned());
