@@ -19,6 +19,9 @@ pub struct Request {
     /// Time at which the API server received the request.
     #[serde(rename = "requestReceivedTimestamp")]
     pub at: Timestamp,
+    /// Time at which the API server had responded.
+    #[serde(rename = "stageTimestamp")]
+    pub ended: Timestamp,
     /// User-Agent of the client.
     #[serde(default)]
     pub user_agent: String,
