@@ -63,8 +63,8 @@ workload may have three Pods unavailable during an update; Deployment and Rollou
 - Argo Rollouts is a canary without steps, analysis or a traffic router, which is its counterpart of a rolling update.
 - Pods of a CollaSet are deleted with the component `graceful-delete`, those of the others by the API server at once.
 
-Argo Rollouts and OpenKruise are built from their Go modules, and run with their own manifests and roles. Kuperator is
-not in this table, because its Go module could not be downloaded.";
+Argo Rollouts and OpenKruise are built from their Go modules, changed to listen on loopback addresses only, and run with
+their own manifests and roles. Kuperator is not in this table, because its Go module could not be downloaded.";
 
 /// Runs all workloads with the operators in `programs`; returns the page.
 ///
