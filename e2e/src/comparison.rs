@@ -20,7 +20,6 @@ use serde_json::json;
 
 use self::{
     ingress::Ingress,
-    others::OtherController,
     readiness::{are_in_service, is_in_service},
     workload::{Drain, PODS, Workload},
 };
@@ -29,6 +28,7 @@ use crate::{
     balancers::Haproxy,
     cluster::{TestCluster, eventually},
     page::conditions,
+    process::SupervisedProcess,
     server,
     traffic::Load,
 };
@@ -169,7 +169,7 @@ async fn measure(programs: &Path, workload: Workload, drain: Drain) -> anyhow::R
 async fn start(
     programs: &Path,
     workload: Workload,
-) -> anyhow::Result<(TestCluster, Option<OtherController>)> {
+) -> anyhow::Result<(TestCluster, Option<SupervisedProcess>)> {
     if workload == Workload::CollaSet {
         return Ok((TestCluster::start_with_graceful_deletion(programs).await?, None));
     }

@@ -1,6 +1,6 @@
 //! Runs the controllers of Argo Rollouts and OpenKruise, with their own manifests and roles.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
@@ -30,13 +30,10 @@ pub(super) const OPEN_KRUISE: GoProject = GoProject {
 /// Memory that a controller may use, in MiB: more than any of them needs.
 const MEMORY_MEBIBYTES: f64 = 2048.0;
 
-/// A running controller; dropping it ends the process.
-pub(super) struct OtherController {
-    _process: SupervisedProcess,
-}
-
-/// Installs Argo Rollouts, and starts its controller.
-pub(super) async fn start_argo_rollouts(cluster: &TestCluster) -> anyhow::Result<OtherController> {
+/// Installs Argo Rollouts, and starts its controller, which ends when it is dropped.
+pub(super) async fn start_argo_rollouts(
+    cluster: &TestCluster,
+) -> anyhow::Result<SupervisedProcess> {
     const NAMESPACE: &str = "argo-rollouts";
     let (program, source) = build(ARGO_ROLLOUTS).await?;
     cluster.create_namespace(NAMESPACE).await?;
@@ -54,11 +51,12 @@ pub(super) async fn start_argo_rollouts(cluster: &TestCluster) -> anyhow::Result
     let env = Vec::new();
     let memory_mebibytes = MEMORY_MEBIBYTES;
     let spec = Spec { program, args, env, kubeconfig, log, memory_mebibytes };
-    Ok(OtherController { _process: SupervisedProcess::start(spec) })
+    Ok(SupervisedProcess::start(spec))
 }
 
-/// Installs OpenKruise, starts its controllers, and waits until they serve its webhooks.
-pub(super) async fn start_open_kruise(cluster: &TestCluster) -> anyhow::Result<OtherController> {
+/// Installs OpenKruise, starts its controllers, which end when they are dropped, and waits until they serve its
+/// webhooks.
+pub(super) async fn start_open_kruise(cluster: &TestCluster) -> anyhow::Result<SupervisedProcess> {
     const NAMESPACE: &str = "kruise-system";
     let (program, source) = build(OPEN_KRUISE).await?;
     apply(cluster, &source.join("config/default"), NAMESPACE).await?;
@@ -81,7 +79,7 @@ pub(super) async fn start_open_kruise(cluster: &TestCluster) -> anyhow::Result<O
     let log = cluster.log("kruise-manager");
     let memory_mebibytes = MEMORY_MEBIBYTES;
     let spec = Spec { program, args, env, kubeconfig, log, memory_mebibytes };
-    let controller = OtherController { _process: SupervisedProcess::start(spec) };
+    let controller = SupervisedProcess::start(spec);
     let is_admitted = async || {
         let dry = ["create", "--dry-run=server", "deployment", "dry", "--image=web:1"];
         let webhooks = ["get", "mutatingwebhookconfigurations", "--output=yaml"];
@@ -96,11 +94,7 @@ async fn build(project: GoProject) -> anyhow::Result<(PathBuf, PathBuf)> {
     tokio::task::spawn_blocking(move || programs::go_project(&project)).await?
 }
 
-async fn apply(
-    cluster: &TestCluster,
-    kustomization: &std::path::Path,
-    namespace: &str,
-) -> anyhow::Result<()> {
+async fn apply(cluster: &TestCluster, kustomization: &Path, namespace: &str) -> anyhow::Result<()> {
     let folder = kustomization.display().to_string();
     let apply = ["apply", "--server-side", "--namespace", namespace, "--kustomize", &folder];
     cluster.plane.kubectl(&apply).await?;

@@ -164,10 +164,7 @@ impl InstanceModel for Children {
     }
 
     fn divergence(&self, mut state: State) -> Option<&'static str> {
-        if !self.settle(&mut state, State::finish_child) {
-            return Some("a reconcile does not end");
-        }
-        if let Some(reason) = state.world.incomplete() {
+        if let Some(reason) = self.unsettled(&mut state, State::finish_child) {
             return Some(reason);
         }
         let parameter = state.world.instance.parameter.to_string();

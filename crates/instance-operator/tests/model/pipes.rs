@@ -192,10 +192,7 @@ impl InstanceModel for Pipes {
     }
 
     fn divergence(&self, mut state: State) -> Option<&'static str> {
-        if !self.settle(&mut state, State::start_pod) {
-            return Some("a reconcile does not end");
-        }
-        if let Some(reason) = state.world.incomplete() {
+        if let Some(reason) = self.unsettled(&mut state, State::start_pod) {
             return Some(reason);
         }
         let objects = &state.world.objects;

@@ -35,6 +35,18 @@ pub(crate) trait InstanceModel: Model<State: Clone + Hash> {
         }
         true
     }
+
+    /// As [`Self::settle`]; returns why the last run is not complete then, `None` if it is.
+    fn unsettled(
+        &self,
+        state: &mut Self::State,
+        others: impl Fn(&mut Self::State) -> bool,
+    ) -> Option<&'static str> {
+        if !self.settle(state, others) {
+            return Some("a reconcile does not end");
+        }
+        Self::world(state).incomplete()
+    }
 }
 
 /// No state violates a safety property, and the Instance converges from each once faults end.

@@ -123,10 +123,7 @@ impl InstanceModel for Toggles {
     }
 
     fn divergence(&self, mut state: State) -> Option<&'static str> {
-        if !self.settle(&mut state, |_| false) {
-            return Some("a reconcile does not end");
-        }
-        if let Some(reason) = state.world.incomplete() {
+        if let Some(reason) = self.unsettled(&mut state, |_| false) {
             return Some(reason);
         }
         let parameter = state.world.instance.parameter;
