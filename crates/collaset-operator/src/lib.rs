@@ -23,6 +23,10 @@ pub mod status;
 
 pub mod render;
 
+pub mod events;
+pub mod memory;
+pub mod results;
+
 #[cfg(feature = "shell")]
 pub mod shell;
 

@@ -1,11 +1,14 @@
 //! The controller around the plan: watches objects, observes, plans and writes.
 
+mod apply;
+mod args;
 pub(crate) mod cache;
-mod controller;
 mod decorations;
 mod metrics;
 pub(crate) mod observe;
 mod program;
+mod reconcile;
+mod watches;
 
 pub use observe::objects::observe_objects;
 pub use program::PROGRAM;

@@ -7,7 +7,6 @@ use std::{
 
 use jiff::Timestamp;
 use podops_api::ids::Uid;
-use podops_client::{freshness::LastWrites, object_key::ObjectKey};
 use serde_json::Value;
 
 use crate::{
@@ -25,54 +24,10 @@ const POLL_FIRST: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(5);
 /// Minimum time until an employer is reconciled again.
 const REQUEUE_MIN: Duration = Duration::from_millis(10);
-/// Interval at which the states of deleted employers are dropped.
-const CLEANUP_INTERVAL: Duration = Duration::from_secs(10);
-
-/// States of the employers of one kind.
-#[derive(Debug, Default)]
-pub struct LocalStates {
-    states: BTreeMap<ObjectKey, LocalState>,
-    last_cleanup: Option<Instant>,
-}
-
-impl LocalStates {
-    /// Returns the state of an employer, which is created if missing.
-    pub fn state(&mut self, employer: &ObjectKey) -> &mut LocalState {
-        self.states.entry(employer.clone()).or_default()
-    }
-
-    /// Returns the last writes for an employer, if there were any.
-    #[must_use]
-    pub fn writes(&self, employer: &ObjectKey) -> Option<&LastWrites> {
-        self.states.get(employer).map(|state| &state.writes)
-    }
-
-    /// Drops the state of an employer, and returns it.
-    pub fn remove(&mut self, employer: &ObjectKey) -> Option<LocalState> {
-        self.states.remove(employer)
-    }
-
-    /// Returns the employers with a state that are not `known` any more; empty if that was checked
-    /// less than [`CLEANUP_INTERVAL`] ago.
-    pub fn deleted(
-        &mut self,
-        known: impl FnOnce() -> BTreeSet<ObjectKey>,
-        now: Instant,
-    ) -> Vec<ObjectKey> {
-        if self.last_cleanup.is_some_and(|last| now.duration_since(last) < CLEANUP_INTERVAL) {
-            return Vec::new();
-        }
-        self.last_cleanup = Some(now);
-        let known = known();
-        self.states.keys().filter(|employer| !known.contains(*employer)).cloned().collect()
-    }
-}
 
 /// In-memory state of one employer. It is lost when the process restarts.
 #[derive(Debug, Default)]
 pub struct LocalState {
-    /// Last writes to the employer and to its Pods.
-    pub writes: LastWrites,
     /// Desired state that the backend last applied completely.
     last_applied: Option<LastApplied>,
     /// Desired traffic of each Pod by UID.

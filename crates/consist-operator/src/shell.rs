@@ -1,11 +1,12 @@
 //! I/O of the operator: watches employers, Pods and EndpointSlices, syncs backends, applies plans.
 
+mod apply;
 mod args;
 pub mod backend;
-mod controller;
 pub mod metrics;
 mod orphan_gc;
 mod program;
+mod reconcile;
 mod report;
 mod start;
 

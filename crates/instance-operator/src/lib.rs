@@ -34,6 +34,10 @@ pub mod metrics;
 
 pub mod render;
 
+pub mod failures;
+pub mod memory;
+pub mod pending_status;
+
 #[cfg(feature = "shell")]
 pub mod shell;
 

@@ -12,14 +12,13 @@ mod versions;
 mod watches;
 mod workloads;
 
-mod failures;
-mod unwritten;
-
 mod metrics;
 
 mod attempt;
 
-mod controller;
+mod apply;
+mod reconcile;
+mod start;
 
 mod program;
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../../packages/tests/oracle/mod.rs"]
+#[path = "../../go-template/tests/oracle/mod.rs"]
 mod oracle;
 
 use fastrand::Rng;

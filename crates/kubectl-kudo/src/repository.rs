@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use podops_packages::{manifest, template::compare_versions};
+use go_template::compare_versions;
+use podops_packages::manifest;
 use serde::Deserialize;
 
 /// The only version of an index.

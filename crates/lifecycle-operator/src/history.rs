@@ -21,7 +21,7 @@ pub struct Operations<'a> {
     pub before: &'a PodLifecycle,
     /// With the changes of the write.
     pub after: &'a PodLifecycle,
-    /// What ends with the write.
+    /// Operations that end with the write.
     pub measured: &'a Measurements,
 }
 

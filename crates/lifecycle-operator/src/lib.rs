@@ -20,6 +20,7 @@ pub mod machine;
 pub mod measurements;
 pub mod metrics;
 pub mod plan;
+pub mod record;
 pub mod traces;
 
 pub mod graceful_deletion;

@@ -18,5 +18,7 @@ pub mod status;
 
 pub mod render;
 
+pub mod events;
+
 #[cfg(feature = "shell")]
 pub mod shell;

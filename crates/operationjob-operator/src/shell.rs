@@ -1,9 +1,10 @@
 //! The controller around the plan: watches jobs and Pods, observes, plans and writes.
 
-mod controller;
 mod metrics;
 mod observe;
 mod program;
+mod reconcile;
+mod watches;
 
 pub use program::PROGRAM;
 

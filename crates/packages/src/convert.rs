@@ -1,14 +1,11 @@
 //! A package as the objects that a cluster stores: Operator and OperatorVersion.
 
+use go_template::Failure;
 use k8s_openapi::{api::core::v1::ObjectReference, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use podops_api::kudo::{Operator, OperatorSpec, OperatorVersion, OperatorVersionSpec, Parameter};
 use serde_json::Value;
 
-use crate::{
-    manifest::PackageParameter,
-    package::Package,
-    template::{self, Failure},
-};
+use crate::{manifest::PackageParameter, package::Package};
 
 /// Types of parameters whose values are YAML.
 const STRUCTURED: [&str; 2] = ["array", "map"];
@@ -91,9 +88,9 @@ fn default(parameter: &PackageParameter) -> Result<Option<String>, Failure> {
 /// Returns a value as the text that an OperatorVersion has.
 fn text(value: &Value, value_type: &str) -> Result<String, Failure> {
     if STRUCTURED.contains(&value_type) {
-        template::yaml_text(value)
+        go_template::yaml_text(value)
     } else {
-        template::printed(value)
+        go_template::printed(value)
     }
 }
 

@@ -1,14 +1,14 @@
 //! Packages of KUDO (`kudo.dev/v1beta1`). Pure: no API server, no files, no clock.
 //!
 //! The files of a package become a [`Package`](package::Package), which is [verified](verify::verify)
-//! and becomes the objects that a cluster stores ([`convert`]). An instance renders its [`template`]s.
+//! and becomes the objects that a cluster stores ([`convert`]). An instance renders its templates with
+//! [`go_template`].
 
 pub mod annotations;
 pub mod archive;
 pub mod convert;
 pub mod manifest;
 pub mod package;
-pub mod template;
 pub mod translate;
 pub mod values;
 pub mod verify;

@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use go_template::go_float;
 use serde_json::Value;
 
-use crate::{
-    template::{self, go_float},
-    yaml,
-};
+use crate::yaml;
 
 /// Texts that Go reads as booleans.
 const BOOLEANS: [&str; 12] =
@@ -58,8 +56,8 @@ pub fn of_file(text: &str) -> Result<BTreeMap<String, String>, InvalidFile> {
                 faults.push(format!("parameter {name} is null"));
                 continue;
             }
-            Value::Array(_) | Value::Object(_) => template::yaml_text(&value),
-            Value::Bool(_) | Value::Number(_) | Value::String(_) => template::printed(&value),
+            Value::Array(_) | Value::Object(_) => go_template::yaml_text(&value),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => go_template::printed(&value),
         };
         match text {
             Ok(text) => drop(values.insert(name, text)),

@@ -12,7 +12,8 @@ pub use self::{
     report::{Report, duplicates},
     tasks::is_same_object,
 };
-use crate::{convert, package::Package, template::is_version};
+use crate::{convert, package::Package};
+use go_template::is_version;
 
 /// Verifies a package.
 #[must_use]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::wildcard_enum_match_arm, reason = "any other value is a scalar")]
 
+#[path = "../../go-template/tests/oracle/mod.rs"]
 mod oracle;
 
 use std::{

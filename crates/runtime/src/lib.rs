@@ -1,7 +1,7 @@
 //! Shared runtime of the operators: what runs in each process.
 //!
 //! A [`program`] parses the flags and starts an [`operator`]; its tasks share a [`process`], and run
-//! a [`controller`] for each collection that they reconcile.
+//! a [`reconciler`] for each collection that they reconcile, whose queue is a [`controller`].
 
 pub mod args;
 pub mod telemetry;
@@ -23,6 +23,7 @@ pub mod connections;
 pub mod controller;
 pub mod process;
 pub mod reconcile_error;
+pub mod reconciler;
 pub mod writer;
 
 pub mod operator;

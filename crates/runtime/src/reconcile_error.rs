@@ -4,8 +4,8 @@ use std::{error::Error, fmt, time::Duration};
 
 use podops_client::{
     backoff::Kind,
-    shell::apply::{self, UnfinishedWrites},
-    write::{Outcome, Target, Write},
+    results::{UnfinishedWrites, WriteError, WriteResults},
+    write::{Outcome, Target},
 };
 
 /// Why a reconcile failed.
@@ -34,13 +34,13 @@ impl Error for ReconcileError {
 pub enum Cause {
     /// A write got no response, or a server error.
     #[error(transparent)]
-    Write(#[from] apply::Error),
+    Write(#[from] WriteError),
     /// Some of several writes must be retried.
     #[error(transparent)]
     Writes(#[from] UnfinishedWrites),
     /// The write of the status got no response, or a server error.
     #[error("failed to report the status")]
-    Status(#[source] apply::Error),
+    Status(#[source] WriteError),
     /// The API server rejected a write; only an edit, a quota or a role helps.
     #[error("the API server rejected the write of {target}: {message}")]
     Rejected {
@@ -79,12 +79,12 @@ pub enum Cause {
 impl Cause {
     /// Returns the first rejected write, or else the first failed one.
     #[must_use]
-    pub fn of_writes(results: Vec<(Write, Result<Outcome, apply::Error>)>) -> Option<Self> {
+    pub fn of_writes(results: WriteResults) -> Option<Self> {
         let mut failed = None;
-        for (write, result) in results {
-            match result {
+        for result in results {
+            match result.outcome {
                 Ok(Outcome::Rejected(message)) => {
-                    return Some(Self::rejected(write.target(), message));
+                    return Some(Self::rejected(result.write.target(), message));
                 }
                 Ok(_) => {}
                 Err(error) => failed = failed.or(Some(Self::Write(error))),

@@ -9,8 +9,9 @@ use std::{
 use parking_lot::Mutex;
 use podops_client::{
     freshness::LastWrites,
+    results::{WriteError, WriteResults},
     shell::{
-        apply::{self, Applier},
+        apply::Applier,
         store::{WatchProgress, are_observed},
     },
     status_throttle::{StatusChange, StatusThrottle},
@@ -52,13 +53,20 @@ impl Writer {
         self.others.get(&resource).unwrap_or(&self.objects)
     }
 
-    /// Returns whether the caches contain all writes of an object's reconciles.
+    /// Returns whether the caches contain all writes of an object's reconciles, and forgets those that they contain.
     #[must_use]
     pub fn is_observed(&self, object: &impl kube::Resource) -> bool {
         let uid = object.meta().uid.as_deref().unwrap_or_default();
-        let records = self.records.lock();
-        let record = records.get(uid);
-        record.is_none_or(|record| are_observed(&record.writes, |resource| self.cache(resource)))
+        let mut records = self.records.lock();
+        let Some(record) = records.get_mut(uid) else { return true };
+        let is_observed = are_observed(&record.writes, |resource| self.cache(resource));
+        if is_observed {
+            record.writes = LastWrites::default();
+            if record.status.wait(StatusChange::Minor, Instant::now()).is_zero() {
+                records.remove(uid);
+            }
+        }
+        is_observed
     }
 
     /// Sends one write. One that conflicts is dropped: the watch triggers another reconcile.
@@ -67,8 +75,21 @@ impl Writer {
     ///
     /// If the write failed or was rejected.
     pub async fn write(&self, uid: &str, write: &Write) -> Result<(), ReconcileError> {
-        let outcome = self.applier.apply(write).await.map_err(Cause::Write)?;
-        self.finish(uid, write, outcome)
+        let outcome = self.apply(uid, write).await?;
+        checked(write, outcome)
+    }
+
+    /// Sends one write, and remembers it if it succeeds.
+    ///
+    /// # Errors
+    ///
+    /// If there was no response, or a server error.
+    pub async fn apply(&self, uid: &str, write: &Write) -> Result<Outcome, WriteError> {
+        let outcome = self.applier.apply(write).await?;
+        if let Outcome::Done(version) = &outcome {
+            self.record_one(uid, write, version.as_deref());
+        }
+        Ok(outcome)
     }
 
     /// Writes a changed status if the minimum interval has passed; returns the remaining time
@@ -89,37 +110,33 @@ impl Writer {
             return Ok(Some(left));
         }
         let write = render();
-        let outcome = self.applier.apply(&write).await.map_err(Cause::Status)?;
+        let outcome = self.apply(uid, &write).await.map_err(Cause::Status)?;
         let is_done = matches!(outcome, Outcome::Done(_));
-        self.finish(uid, &write, outcome)?;
+        checked(&write, outcome)?;
         if is_done {
             self.records.lock().entry(uid.to_owned()).or_default().status.record(Instant::now());
         }
         Ok(None)
     }
 
-    fn finish(&self, uid: &str, write: &Write, outcome: Outcome) -> Result<(), ReconcileError> {
-        match outcome {
-            Outcome::Done(version) => {
-                self.record_one(uid, write, version.as_deref());
-                Ok(())
-            }
-            Outcome::Rejected(message) => Err(Cause::rejected(write.target(), message).into()),
-            Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => Ok(()),
-        }
+    /// Sends independent writes and remembers those that succeed.
+    pub async fn write_all(
+        &self,
+        uid: &str,
+        writes: impl IntoIterator<Item = Write>,
+    ) -> WriteResults {
+        let results = self.applier.apply_all(writes).await;
+        self.record(uid, &results);
+        results
     }
 
-    /// Remembers the successful writes of a batch; returns whether all succeeded.
-    pub fn record(&self, uid: &str, results: &[(Write, Result<Outcome, apply::Error>)]) -> bool {
-        let mut all_done = true;
-        for (write, result) in results {
-            if let Ok(Outcome::Done(version)) = result {
-                self.record_one(uid, write, version.as_deref());
-            } else {
-                all_done = false;
+    /// Remembers the successful writes of a batch.
+    pub fn record(&self, uid: &str, results: &WriteResults) {
+        for result in results {
+            if let Ok(Outcome::Done(version)) = &result.outcome {
+                self.record_one(uid, &result.write, version.as_deref());
             }
         }
-        all_done
     }
 
     fn record_one(&self, uid: &str, write: &Write, version: Option<&str>) {
@@ -129,8 +146,21 @@ impl Writer {
         records.entry(uid.to_owned()).or_default().writes.record(resource, version, cache);
     }
 
-    /// Forgets an object that is being removed.
+    /// Forgets a deleted object.
     pub fn forget(&self, uid: &str) {
         self.records.lock().remove(uid);
+    }
+
+    /// Forgets objects that do not exist any more.
+    pub fn retain(&self, exists: impl Fn(&str) -> bool) {
+        self.records.lock().retain(|uid, _| exists(uid));
+    }
+}
+
+/// Returns an error if a write was rejected.
+fn checked(write: &Write, outcome: Outcome) -> Result<(), ReconcileError> {
+    match outcome {
+        Outcome::Rejected(message) => Err(Cause::rejected(write.target(), message).into()),
+        Outcome::Done(_) | Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => Ok(()),
     }
 }

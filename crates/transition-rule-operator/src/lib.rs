@@ -26,6 +26,7 @@ pub mod events;
 pub mod measurements;
 pub mod metrics;
 pub mod namespace_state;
+pub mod pod_writes;
 pub mod render;
 pub mod traces;
 

@@ -6,13 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use podops_api::ids::{PodName, Uid};
-use podops_client::freshness::LastWrites;
 use serde_json::Value;
 
 use crate::{
     measurements::{Decision, LimitKey, Measurements, RejectionKey},
-    plan::PodChange,
+    plan::{Plan, PodChange},
     rules::pod_fields::PodFields,
     status::StatusThrottles,
     view::{Observed, PodView},
@@ -21,12 +21,29 @@ use crate::{
 /// Minimum time between two updates of the detail annotation of a waiting Pod.
 const ANNOTATE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Local state of one namespace: own writes that the caches must reflect, rate limits, fetched
-/// Pods, and the values last exported as metrics.
+/// Time of a reconcile, by the wall clock and by the clock that never goes back.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// Time that is written to the API server.
+    pub timestamp: Timestamp,
+    /// Time from which intervals are measured.
+    pub instant: Instant,
+}
+
+/// Observed state of a namespace, and its plan.
+#[derive(Debug)]
+pub struct Planned {
+    /// Observed state.
+    pub observed: Observed,
+    /// Plan for it.
+    pub plan: Plan,
+    /// Time of the plan.
+    pub now: Now,
+}
+
+/// Local state of one namespace: rate limits, fetched Pods, and the values last exported as metrics.
 #[derive(Debug, Default)]
 pub struct NamespaceState {
-    /// Last writes to Pods and PodTransitionRules.
-    pub writes: LastWrites,
     /// Rate limit of status writes.
     pub statuses: StatusThrottles,
     /// Rejections of the last reconcile.

@@ -2,13 +2,18 @@
 //! webhooks.
 
 mod admit;
+mod apply;
+mod args;
 mod caches;
-mod controller;
 pub mod metrics;
+mod observe;
 mod program;
+mod reconcile;
+mod record;
+mod watches;
 mod webhook_client;
 
-pub use controller::RuleArgs;
+pub use args::RuleArgs;
 pub use program::PROGRAM;
 
 /// Name of the operator: of its Lease, in its events and as field manager.

@@ -1,6 +1,6 @@
 //! Executes writes; the only place that sends API writes.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, header::ACCEPT};
@@ -15,24 +15,17 @@ use serde::Deserialize;
 use tokio::{sync::Semaphore, time::timeout};
 
 use super::{metrics::Metrics, rejected_writes::RejectedWrites};
-use crate::write::{Change, FieldValidation, Outcome, Target, Write};
+use crate::{
+    results::{WriteError, WriteResult, WriteResults},
+    write::{Change, FieldValidation, Outcome, Write},
+};
 
 /// Timeout of one request; that of the API server is 60 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why a write failed without an outcome: no response, or a server error. A retry may succeed.
-#[derive(Debug, thiserror::Error)]
-#[error("failed to write {target}")]
-pub struct Error {
-    /// Object that was to be written.
-    pub target: Box<Target>,
-    /// Cause.
-    pub source: Source,
-}
-
 /// Cause of a failed write.
 #[derive(Debug, thiserror::Error)]
-pub enum Source {
+enum Source {
     /// The connection or the server failed.
     #[error(transparent)]
     Kube(#[from] kube::Error),
@@ -78,13 +71,14 @@ impl Applier {
     ///
     /// # Errors
     ///
-    /// [`Error`] if there was no response, or a server error.
-    pub async fn apply(&self, write: &Write) -> Result<Outcome, Error> {
+    /// [`WriteError`] if there was no response, or a server error.
+    pub async fn apply(&self, write: &Write) -> Result<Outcome, WriteError> {
         if let Some(message) = self.rejected_writes.retained(write) {
             return Ok(Outcome::Rejected(message));
         }
         let target = write.target();
-        let fail = |source| Error { target: Box::new(target.clone()), source };
+        let fail =
+            |source: Source| WriteError { target: Box::new(target.clone()), source: source.into() };
         // Never closed, so a permit is always acquired.
         let permit = self.requests.acquire().await;
         let response = timeout(REQUEST_TIMEOUT, self.send(write)).await;
@@ -111,47 +105,37 @@ impl Applier {
     /// Executes independent writes concurrently. An iterator that renders them is advanced only when
     /// a request can be sent, and the body of a patch that succeeded is dropped, so that a large batch
     /// is never in memory as a whole.
-    pub async fn apply_all(
-        &self,
-        writes: impl IntoIterator<Item = Write>,
-    ) -> Vec<(Write, Result<Outcome, Error>)> {
-        let one = |mut write: Write| async move {
-            let result = self.apply(&write).await;
-            if let (Ok(Outcome::Done(_)), Write::Patch { change, .. }) = (&result, &mut write) {
-                *change = Change::Merge(serde_json::Value::Null);
-            }
-            (write, result)
-        };
-        stream::iter(writes).map(one).buffer_unordered(self.concurrency).collect().await
+    pub async fn apply_all(&self, writes: impl IntoIterator<Item = Write>) -> WriteResults {
+        let results = stream::iter(writes).map(|write| self.result_of(write));
+        let results: Vec<WriteResult> = results.buffer_unordered(self.concurrency).collect().await;
+        results.into_iter().collect()
+    }
+
+    async fn result_of(&self, mut write: Write) -> WriteResult {
+        let outcome = self.apply(&write).await;
+        let is_rejected = matches!(outcome, Ok(Outcome::Rejected(_)));
+        let retry_after = is_rejected.then(|| self.rejected_writes.retry_after(&write));
+        if let (Ok(Outcome::Done(_)), Write::Patch { change, .. }) = (&outcome, &mut write) {
+            *change = Change::Merge(serde_json::Value::Null);
+        }
+        WriteResult { write, outcome, retry_after }
     }
 
     /// Executes independent writes in batches of 1, 2, 4, … and stops after a batch with a failed
     /// or rejected write, so that an API server that rejects all of them receives only a few.
-    pub async fn apply_slow_start(
-        &self,
-        writes: Vec<Write>,
-    ) -> Vec<(Write, Result<Outcome, Error>)> {
-        let (mut results, mut rest, mut size) = (Vec::new(), writes, 1);
+    pub async fn apply_slow_start(&self, writes: Vec<Write>) -> WriteResults {
+        let (mut results, mut rest, mut size) = (WriteResults::default(), writes, 1);
         while !rest.is_empty() {
             let later = rest.split_off(size.min(rest.len()));
             let batch = self.apply_all(rest).await;
-            let succeeded =
-                batch.iter().all(|(_, r)| matches!(r, Ok(o) if !matches!(o, Outcome::Rejected(_))));
+            let none_failed = batch.none_failed();
             results.extend(batch);
-            if !succeeded {
+            if !none_failed {
                 break;
             }
             (rest, size) = (later, size * 2);
         }
         results
-    }
-
-    /// Returns the time until the first of the rejected writes may be sent again; `None` if there
-    /// are none.
-    #[must_use]
-    pub fn retry_after(&self, results: &[(Write, Result<Outcome, Error>)]) -> Option<Duration> {
-        let rejected = results.iter().filter(|(_, r)| matches!(r, Ok(Outcome::Rejected(_))));
-        rejected.map(|(write, _)| self.rejected_writes.retry_after(write)).min()
     }
 
     async fn send(&self, write: &Write) -> Result<Option<String>, Source> {
@@ -265,51 +249,10 @@ fn error_outcome(write: &Write, status: &Status) -> Option<Outcome> {
     }
 }
 
-/// Writes of a batch that must be retried soon.
-#[derive(Debug)]
-pub struct UnfinishedWrites(Vec<UnfinishedWrite>);
-
-/// Write that must be retried soon.
-#[derive(Debug, thiserror::Error)]
-enum UnfinishedWrite {
-    /// The operator's own object will appear in the cache; for another client's object there will be
-    /// no event.
-    #[error("{0}: an object of this name already exists")]
-    AlreadyExists(Target),
-    #[error("{0}: {source}", source = .0.source)]
-    Failed(Error),
-}
-
-impl fmt::Display for UnfinishedWrites {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let writes: Vec<String> = self.0.iter().map(ToString::to_string).collect();
-        f.write_str(&writes.join("; "))
-    }
-}
-
-impl std::error::Error for UnfinishedWrites {}
-
-/// Returns the writes of a batch that must be retried soon, because they failed and a retry may
-/// succeed; `None` if there are none.
-#[must_use]
-pub fn unfinished(results: Vec<(Write, Result<Outcome, Error>)>) -> Option<UnfinishedWrites> {
-    let unfinished: Vec<UnfinishedWrite> = results
-        .into_iter()
-        .filter_map(|(write, result)| match result {
-            Ok(Outcome::AlreadyExists) if !matches!(write, Write::DryRunCreate { .. }) => {
-                Some(UnfinishedWrite::AlreadyExists(write.target().clone()))
-            }
-            Ok(_) => None,
-            Err(error) => Some(UnfinishedWrite::Failed(error)),
-        })
-        .collect();
-    (!unfinished.is_empty()).then_some(UnfinishedWrites(unfinished))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::write::{JsonPatch, PODS};
+    use crate::write::{JsonPatch, PODS, Target};
 
     fn pod() -> Target {
         Target::new(PODS, "ns", "web-1")
@@ -332,7 +275,8 @@ mod tests {
         let applier = Applier::new(Client::new(hanging, "default"), "test", metrics, 1);
         let write = Write::Patch { target: pod(), change: JsonPatch::default().build() };
         let result = timeout(REQUEST_TIMEOUT * 10, applier.apply(&write)).await.expect("times out");
-        assert!(matches!(result, Err(Error { source: Source::Timeout, .. })));
+        let source = result.unwrap_err().source;
+        assert!(matches!(source.downcast_ref(), Some(Source::Timeout)), "{source}");
     }
 
     #[test]

@@ -16,7 +16,11 @@ use podops_api::{
     resource_context::ResourceContext,
     well_known,
 };
-use podops_client::{decode::Decoded, pod_condition::is_terminal, shell::store::IndexedStore};
+use podops_client::{
+    decode::Decoded,
+    pod_condition::is_terminal,
+    shell::store::{IndexedStore, WatchProgress},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -505,6 +509,36 @@ pub(crate) struct Caches {
     pub(crate) contexts: Arc<IndexedStore<ResourceContext>>,
     /// PodDecorations, by namespace.
     pub(crate) decorations: Arc<IndexedStore<DecodedDecoration>>,
+}
+
+impl Caches {
+    /// Creates empty caches.
+    pub(crate) fn new() -> Self {
+        Self {
+            pods: IndexedStore::new(owner),
+            other_pods: IndexedStore::new(owner),
+            claims: IndexedStore::new(owner),
+            other_claims: IndexedStore::new(owner),
+            revisions: IndexedStore::new(owner),
+            contexts: IndexedStore::new(|_| None),
+            decorations: IndexedStore::new(|decoration: &DecodedDecoration| {
+                decoration.meta().namespace.clone()
+            }),
+        }
+    }
+
+    /// Progress of each cache, with its name in the readiness probe.
+    pub(crate) fn parts(&self) -> [(&'static str, &WatchProgress); 7] {
+        [
+            ("pods", &self.pods.progress),
+            ("pods without instance ID", &self.other_pods.progress),
+            ("persistentvolumeclaims", &self.claims.progress),
+            ("persistentvolumeclaims without instance ID", &self.other_claims.progress),
+            ("controllerrevisions", &self.revisions.progress),
+            ("resourcecontexts", &self.contexts.progress),
+            ("poddecorations", &self.decorations.progress),
+        ]
+    }
 }
 
 #[cfg(test)]

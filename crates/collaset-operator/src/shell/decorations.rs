@@ -11,25 +11,24 @@ use futures::{
 use kube::{
     Resource,
     runtime::{
-        WatchStreamExt as _,
         reflector::{self, ObjectRef, Store},
         watcher::{self, Event},
     },
 };
-use podops_api::{collaset::CollaSet, ids::Uid};
+use podops_api::collaset::CollaSet;
 use podops_client::{
     error::Chain,
-    event::ObjectEvent,
+    event::{EventReason, ObjectEvent},
     object_key::ObjectKey,
-    shell::{clock, events::Events},
+    shell::{clock, events::Events, store::WatchProgress},
     status_throttle::StatusChange,
     write::Write,
 };
 use podops_runtime::{
-    controller::{ControllerConfig, Requeue},
     operator::Operator,
     process::Process,
     reconcile_error::ReconcileError,
+    reconciler::{self, Due, Objects, Reconciled, Reconciler},
     writer::Writer,
 };
 use tokio::sync::Semaphore;
@@ -49,13 +48,8 @@ use crate::{
     render::REVISIONS,
 };
 
-/// Minimum interval between two reconciles of one PodDecoration: every change of a Pod in its
-/// namespace leads to one.
-const RECONCILE_INTERVAL: Duration = Duration::from_millis(500);
 /// Number of Pods in the statuses that are decided and written at a time; bounds their memory.
 const PODS_MAX: u32 = 1_000;
-/// Interval of reconciles when nothing changes.
-const RESYNC: Duration = Duration::from_secs(600);
 
 /// PodDecorations that a change concerns.
 enum Concerned {
@@ -89,13 +83,16 @@ impl Related {
         }
     }
 
-    /// Reports every Pod of a watch.
-    pub(super) fn of_pods<K: Resource>(
+    /// Reports every object of a watch.
+    pub(super) fn of_all<K: Resource>(
         &self,
         events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
     ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static {
         let related = self.clone();
-        events.inspect(move |event| changed_objects(event).for_each(|pod| related.send(pod)))
+        events.inspect(move |event| {
+            let changed = event.iter().flat_map(changed_objects);
+            changed.for_each(|object| related.send(object));
+        })
     }
 
     /// Reports every ControllerRevision of a watch.
@@ -105,24 +102,27 @@ impl Related {
     ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static {
         let related = self.clone();
         events.inspect(move |event| {
-            changed_objects(event).for_each(|revision| related.send_to_owner(revision));
+            let changed = event.iter().flat_map(changed_objects);
+            changed.for_each(|revision| related.send_to_owner(revision));
         })
     }
 }
 
 /// Object that an event is about.
-fn changed_objects<K>(event: &watcher::Result<Event<K>>) -> impl Iterator<Item = &K> {
+pub(super) fn changed_objects<K>(event: &Event<K>) -> impl Iterator<Item = &K> {
     match event {
-        Ok(Event::Apply(object) | Event::Delete(object) | Event::InitApply(object)) => Some(object),
-        Ok(Event::Init | Event::InitDone) | Err(_) => None,
+        Event::Apply(object) | Event::Delete(object) | Event::InitApply(object) => Some(object),
+        Event::Init | Event::InitDone => None,
     }
     .into_iter()
 }
 
 /// Watches of PodDecorations and of what concerns them.
 pub(super) struct Watches {
-    objects: BoxStream<'static, watcher::Result<DecodedDecoration>>,
-    store: Store<DecodedDecoration>,
+    events: BoxStream<'static, watcher::Result<Event<DecodedDecoration>>>,
+    store: (Store<DecodedDecoration>, reflector::store::Writer<DecodedDecoration>),
+    /// Namespaces of changed PodDecorations.
+    changed: UnboundedSender<String>,
     concerned: UnboundedReceiver<Concerned>,
     /// CollaSets that a changed PodDecoration may concern.
     set_triggers: BoxStream<'static, ObjectRef<DecodedSet>>,
@@ -142,26 +142,22 @@ pub(super) fn related(
     sets: &Store<DecodedSet>,
 ) -> (Related, Watches) {
     let (sender, concerned) = mpsc::unbounded();
-    let (decorated, changed_decorations) = mpsc::unbounded::<String>();
-    let (store, writer) = reflector::store::<DecodedDecoration>();
-    let cache = caches.decorations.clone();
-    let config = watcher::Config::default();
-    let objects = process
-        .watch_decoded(config, render::DECORATIONS.plural, &caches.decorations.progress)
-        .reflect(writer)
-        .inspect(move |event| {
-            let Ok(event) = event else { return };
-            for changed in cache.apply_event(event.clone()) {
-                let namespace = changed.meta().namespace.clone().unwrap_or_default();
-                let _ = decorated.unbounded_send(namespace);
-            }
-        })
-        .touched_objects();
+    let (changed, changed_decorations) = mpsc::unbounded::<String>();
+    let events = process.watch_decoded(
+        watcher::Config::default(),
+        render::DECORATIONS.plural,
+        &caches.decorations.progress,
+    );
     let sets = sets.clone();
     let set_triggers =
         changed_decorations.flat_map(move |namespace| stream::iter(sets_in(&namespace, &sets)));
-    let watches =
-        Watches { objects: objects.boxed(), store, concerned, set_triggers: set_triggers.boxed() };
+    let watches = Watches {
+        events: events.boxed(),
+        store: reflector::store(),
+        changed,
+        concerned,
+        set_triggers: set_triggers.boxed(),
+    };
     (Related { concerned: sender, caches: caches.clone() }, watches)
 }
 
@@ -179,17 +175,18 @@ pub(super) fn start(
     caches: &Arc<Caches>,
     sets: &Store<DecodedSet>,
 ) {
-    let Watches { objects, store, concerned, .. } = watches;
+    let Watches { events, store, changed, concerned, .. } = watches;
     let process = operator.process.clone();
     let applier = process.applier(process.args.max_concurrent_reconciles);
     let revisions = (REVISIONS, &caches.revisions.progress);
-    let context = Arc::new(Context {
+    let decorations = PodDecorationController {
         slots: Semaphore::new(PODS_MAX as usize),
         writer: Writer::new(applier, &caches.decorations.progress, &[revisions]),
         events: process.events(),
         caches: caches.clone(),
         sets: sets.clone(),
-    });
+        changed,
+    };
     let cache = caches.decorations.clone();
     let triggers = concerned.flat_map(move |concerned| {
         let references = match concerned {
@@ -201,77 +198,83 @@ pub(super) fn start(
         };
         stream::iter(references)
     });
-    let config = ControllerConfig {
-        objects,
-        store,
-        triggers: triggers.boxed(),
-        min_interval: RECONCILE_INTERVAL,
-        is_observed: Box::new({
-            let context = context.clone();
-            move |decoration| context.writer.is_observed(decoration)
-        }),
-    };
-    operator.controller("poddecoration controller", config, move |decoration| {
-        reconcile(decoration, context.clone())
-    });
+    let objects = Objects { events, store, triggers: triggers.boxed() };
+    reconciler::start(operator, "poddecoration controller", objects, decorations);
 }
 
-struct Context {
+/// The controller of PodDecorations.
+struct PodDecorationController {
     /// One for each Pod in the statuses that are decided and written.
     slots: Semaphore,
     writer: Writer,
     events: Events,
     caches: Arc<Caches>,
     sets: Store<DecodedSet>,
+    /// Where the namespaces of changed PodDecorations are sent.
+    changed: UnboundedSender<String>,
 }
 
-/// Reconciles one PodDecoration. Idempotent: it may be interrupted at any point and run again.
-///
-/// # Errors
-///
-/// If a write failed and a retry may help.
-#[tracing::instrument(skip_all, fields(namespace = decoration.meta().namespace, poddecoration = decoration.meta().name))]
-async fn reconcile(
-    decoration: Arc<DecodedDecoration>,
-    context: Arc<Context>,
-) -> Result<Requeue, ReconcileError> {
-    let reference = decoration.object_ref(&());
-    let decoration = match decoration.as_result() {
-        Ok(decoration) => decoration,
-        Err(invalid) => {
-            let event = reasons::POD_DECORATION_INVALID.with(invalid.error.clone());
-            context.events.publish(&reference, &event).await;
-            return Ok(Requeue::AwaitChange);
+impl Reconciler for PodDecorationController {
+    type Watched = DecodedDecoration;
+    type Memory = ();
+
+    /// Every change of a Pod in the namespace leads to a reconcile.
+    const MIN_INTERVAL: Duration = Duration::from_millis(500);
+    const RESYNC: Option<Duration> = Some(Duration::from_secs(600));
+
+    fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    fn events(&self) -> &Events {
+        &self.events
+    }
+
+    fn invalid(&self) -> Option<&'static EventReason> {
+        Some(&reasons::POD_DECORATION_INVALID)
+    }
+
+    fn caches(&self) -> Vec<&WatchProgress> {
+        let caches = &self.caches;
+        vec![
+            &caches.pods.progress,
+            &caches.revisions.progress,
+            &caches.contexts.progress,
+            &caches.decorations.progress,
+        ]
+    }
+
+    fn observe(&self, event: &Event<DecodedDecoration>) {
+        for changed in self.caches.decorations.apply_event(event.clone()) {
+            let namespace = changed.meta().namespace.clone().unwrap_or_default();
+            // The receiver is gone after shutdown has begun.
+            let _ = self.changed.unbounded_send(namespace);
         }
-    };
-    if !context.is_ready() {
-        return Ok(Requeue::After(Duration::from_millis(100)));
     }
-    let uid = Uid::from(decoration.metadata.uid.clone().unwrap_or_default());
-    // Known only after the decision; few Pods come and go between two statuses.
-    let pods = u32::try_from(decoration.status.matched_pods).unwrap_or(1).clamp(1, PODS_MAX);
-    // Acquiring fails only after the semaphore is closed, which does not happen.
-    let _slots = context.slots.acquire_many(pods).await.ok();
-    let decision = context.decide(decoration);
-    for write in &decision.writes {
-        if let Err(failure) = context.writer.write(&uid, write).await {
-            let event = reasons::DECORATION_UPDATE_FAILED.with(Chain(&failure).to_string());
-            context.events.publish(&reference, &event).await;
-            return Err(failure);
+
+    async fn reconcile(
+        &self,
+        decoration: &SlimDecoration,
+        (): &mut (),
+    ) -> Result<Reconciled, ReconcileError> {
+        // Known only after the decision; few Pods come and go between two statuses.
+        let pods = u32::try_from(decoration.status.matched_pods).unwrap_or(1).clamp(1, PODS_MAX);
+        // Acquiring fails only after the semaphore is closed, which does not happen.
+        let _slots = self.slots.acquire_many(pods).await.ok();
+        let decision = self.decide(decoration);
+        self.apply(decoration, &decision.writes).await?;
+        if decision.is_finalized {
+            return Ok(Reconciled::AwaitChange);
         }
+        if let Some(event) = decision.event {
+            self.publish(decoration, &event).await;
+        }
+        let status = match decision.status {
+            Some(status) => self.report(decoration, status).await?,
+            None => None,
+        };
+        Ok(Reconciled::Due(Due { status, ..Due::default() }))
     }
-    if decision.is_finalized {
-        context.writer.forget(&uid);
-        return Ok(Requeue::AwaitChange);
-    }
-    if let Some(event) = decision.event {
-        context.events.publish(&reference, &event).await;
-    }
-    let Some(StatusWrite { change, write }) = decision.status else {
-        return Ok(Requeue::After(RESYNC));
-    };
-    let wait = context.writer.write_status(&uid, change, || write).await?;
-    Ok(Requeue::After(wait.unwrap_or(RESYNC)))
 }
 
 /// What one reconcile writes. Without the observed state, which has all Pods of the namespace: many
@@ -292,16 +295,44 @@ struct StatusWrite {
     write: Write,
 }
 
-impl Context {
-    fn is_ready(&self) -> bool {
-        let caches = &self.caches;
-        let parts = [
-            &caches.pods.progress,
-            &caches.revisions.progress,
-            &caches.contexts.progress,
-            &caches.decorations.progress,
-        ];
-        parts.into_iter().all(|progress| progress.version().lists_done > 0)
+impl PodDecorationController {
+    /// Sends writes in order, until one fails.
+    ///
+    /// # Errors
+    ///
+    /// If a write failed or was rejected.
+    async fn apply(
+        &self,
+        decoration: &SlimDecoration,
+        writes: &[Write],
+    ) -> Result<(), ReconcileError> {
+        let uid = decoration.metadata.uid.as_deref().unwrap_or_default();
+        for write in writes {
+            if let Err(failure) = self.writer.write(uid, write).await {
+                let event = reasons::DECORATION_UPDATE_FAILED.with(Chain(&failure).to_string());
+                self.publish(decoration, &event).await;
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the status if the minimum interval has passed; returns the remaining time otherwise.
+    ///
+    /// # Errors
+    ///
+    /// If the write failed or was rejected.
+    async fn report(
+        &self,
+        decoration: &SlimDecoration,
+        status: StatusWrite,
+    ) -> Result<Option<Duration>, ReconcileError> {
+        let uid = decoration.metadata.uid.as_deref().unwrap_or_default();
+        self.writer.write_status(uid, status.change, || status.write).await
+    }
+
+    async fn publish(&self, decoration: &SlimDecoration, event: &ObjectEvent) {
+        self.events.publish(&decoration.object_ref(&()), event).await;
     }
 
     /// Returns the CollaSet of this name in the namespace of a decoration.

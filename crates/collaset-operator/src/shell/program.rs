@@ -2,10 +2,7 @@
 
 use podops_runtime::program::Program;
 
-use super::{
-    NAME,
-    controller::{CollaSetArgs, start},
-};
+use super::{NAME, args::CollaSetArgs, watches::start};
 
 /// The program: its name, help text and start function.
 pub const PROGRAM: Program<CollaSetArgs> = Program {

@@ -2,21 +2,28 @@
 
 use podops_client::{event::ObjectEvent, object_key::ObjectKey, shell::clock, write::Write};
 
-use super::controller::Context;
+use super::reconcile::EmployerController;
 use crate::{
     employer::SlimEmployer,
+    local_state::LocalState,
     plan::Plan,
     report::{TrafficChange, WaitingCounts, warnings},
     view::Observed,
 };
 
-impl Context {
+impl EmployerController {
     /// Updates the metrics of waiting Pods, and publishes events for backend errors and long waits.
-    pub(super) async fn report(&self, employer: &SlimEmployer, observed: &Observed, plan: &Plan) {
-        let (key, now) = (ObjectKey::of(employer), clock::now());
+    pub(super) async fn report(
+        &self,
+        employer: &SlimEmployer,
+        observed: &Observed,
+        plan: &Plan,
+        state: &mut LocalState,
+    ) {
+        let (namespace, now) = (&observed.employer.namespace, clock::now());
         let counts = WaitingCounts::new(plan, now);
-        let before = self.with_state(&key, |state| std::mem::replace(&mut state.counts, counts));
-        self.metrics.change_waiting(&key.namespace, before, counts);
+        let before = std::mem::replace(&mut state.counts, counts);
+        self.metrics.change_waiting(namespace, before, counts);
         for warning in warnings(observed, plan, now) {
             self.publish(employer, &warning).await;
         }

@@ -16,13 +16,14 @@ use kube::{
 use parking_lot::Mutex;
 use podops_client::{
     decode::Decoded,
-    object_key::ObjectKey,
     shell::store::{IndexedStore, WatchProgress, map_event, reflect},
+    write::PODS,
 };
 use podops_runtime::{
-    controller::{ControllerConfig, run},
     operator::{Operator, OperatorError},
     process::Process,
+    reconciler::{self, Objects},
+    writer::Writer,
 };
 use tokio::{
     sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
@@ -35,9 +36,9 @@ use super::{
         Backend, Backends, ChangeNotifier, alibaba_clb::AlibabaClb, aws_elbv2::AwsElbV2,
         endpointslice::EndpointSlices, envoy::Envoy, external::External, haproxy::Haproxy,
     },
-    controller::{Context, reconcile},
     metrics::Metrics,
     orphan_gc::OrphanCollector,
+    reconcile::EmployerController,
 };
 use crate::{
     backends::{endpointslice, envoy::access::XdsListener},
@@ -55,8 +56,6 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 /// Minimum interval between two events of one reason with different messages, because a backend's
 /// error may contain a new text each time.
 const EVENT_MIN_INTERVAL: Duration = Duration::from_secs(60);
-/// Minimum interval between two reconciles of one employer; batches the events of many Pods.
-const MIN_INTERVAL: Duration = Duration::from_millis(50);
 /// Number of concurrent writes for one employer.
 const WRITES: u16 = 8;
 
@@ -246,39 +245,29 @@ impl Shared {
         self.controllers.lock().push(running);
         let all: Api<Decoded<DynamicObject>> =
             Api::all_with(self.process.client.clone(), &kind.api);
-        let (slim, watched) = (kind.clone(), progress.clone());
-        let objects = self
+        let slim = kind.clone();
+        let events = self
             .process
             .watch_api(all, watcher::Config::default(), kind.resource.plural, progress)
-            .map_ok(move |event| map_event(event, |object| SlimEmployer::new(&slim, object)))
-            .reflect(writer)
-            .inspect(move |event| event.iter().for_each(|event| watched.record(event)))
-            .touched_objects();
-        let context = Arc::new(Context {
-            applier: self.process.applier(WRITES),
+            .map_ok(move |event| map_event(event, |object| SlimEmployer::new(&slim, object)));
+        let pods = (PODS, &self.pods.progress);
+        let employers = EmployerController {
+            writer: Writer::new(self.process.applier(WRITES), progress, &[pods]),
             events: self.process.events().with_min_interval(EVENT_MIN_INTERVAL),
             pods: self.pods.clone(),
-            employers: store.clone(),
             kind: kind.clone(),
-            employers_progress: progress.clone(),
+            progress: progress.clone(),
             backends: self.backends.clone(),
             metrics: self.metrics.clone(),
             traces: self.process.traces.clone(),
-            states: Mutex::default(),
-        });
-        let orphan_collector = self.orphan_collector(kind, store.clone(), progress);
-        let config = ControllerConfig {
-            objects: objects.boxed(),
-            store,
-            triggers: stream::poll_fn(move |cx| triggers.poll_recv(cx)).boxed(),
-            min_interval: MIN_INTERVAL,
-            is_observed: Box::new({
-                let context = context.clone();
-                move |employer| context.has_observed_last_writes(&ObjectKey::of(employer))
-            }),
         };
-        let controller =
-            run(self.process.clone(), config, move |employer| reconcile(employer, context.clone()));
+        let orphan_collector = self.orphan_collector(kind, store.clone(), progress);
+        let objects = Objects {
+            events: events.boxed(),
+            store: (store, writer),
+            triggers: stream::poll_fn(move |cx| triggers.poll_recv(cx)).boxed(),
+        };
+        let controller = reconciler::run(self.process.clone(), objects, employers);
         async move {
             tokio::select! {
                 Ok(()) = controller => Ok(()),

@@ -4,7 +4,6 @@
 //! The hash is KUDO's to the byte, so that no Pod is recreated when Podops takes over.
 
 use md5::{Digest as _, Md5};
-use podops_packages::template;
 use serde_json::{Map, Value, json};
 
 use super::{annotation, items, map_at, object_type, text};
@@ -71,8 +70,8 @@ fn dependency(kind: &'static str, name: &str) -> Option<Dependency> {
 ///
 /// # Errors
 ///
-/// [`template::Failure`] if it is nested too deep.
-pub fn content(object: &Value) -> Result<ContentHash, template::Failure> {
+/// [`Failure`](go_template::Failure) if it is nested too deep.
+pub fn content(object: &Value) -> Result<ContentHash, go_template::Failure> {
     if annotation(object, SKIP).is_some() {
         return Ok(NO_CONTENT);
     }
@@ -83,7 +82,7 @@ pub fn content(object: &Value) -> Result<ContentHash, template::Failure> {
     }
     counted["apiVersion"] = json!("");
     counted["kind"] = json!("");
-    let yaml = template::yaml_text(&json!({ "object": counted }))?;
+    let yaml = go_template::yaml_text(&json!({ "object": counted }))?;
     Ok(Md5::digest(yaml).into())
 }
 

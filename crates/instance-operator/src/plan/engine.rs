@@ -2,13 +2,14 @@
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
+use go_template::Budget;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::kudo::{
     ExecutionStatus, InstancePlan, OnFailure, Phase, PhaseStatus, PlanStatus, Step, StepStatus,
     Strategy,
 };
-use podops_packages::{template::Budget, verify::duplicates};
+use podops_packages::verify::duplicates;
 use serde_json::Value;
 
 use super::{

@@ -4,7 +4,7 @@ use podops_runtime::program::Program;
 
 use super::{
     NAME,
-    controller::{InstanceArgs, start},
+    start::{InstanceArgs, start},
 };
 
 /// The program: its name, help text and start function.

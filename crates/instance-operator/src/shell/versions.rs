@@ -1,4 +1,4 @@
-//! OperatorVersions, as planning needs them: those that exist, and those with which runs began.
+//! OperatorVersions that exist, as planning needs them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,10 +7,7 @@ use std::{
 
 use kube::{Api, Client};
 use parking_lot::Mutex;
-use podops_api::{
-    ids::Uid,
-    kudo::{InstanceStatus, OperatorVersion},
-};
+use podops_api::kudo::OperatorVersion;
 use podops_client::{
     decode::Decoded,
     object_key::{ObjectKey, is_path_segment},
@@ -18,7 +15,7 @@ use podops_client::{
 };
 
 use crate::{
-    dependencies, run,
+    dependencies,
     view::{Dependencies, Observed, Version},
 };
 
@@ -28,13 +25,11 @@ pub(super) struct Versions {
     store: Arc<IndexedStore<OperatorVersion>>,
     /// Those that Instances have needed, each once in memory.
     known: Mutex<BTreeMap<ObjectKey, Arc<Version>>>,
-    /// Those with which runs began, by the UID of the Instance.
-    of_runs: Mutex<BTreeMap<Uid, Arc<Version>>>,
 }
 
 impl Versions {
     pub(super) fn new(client: Client, store: Arc<IndexedStore<OperatorVersion>>) -> Self {
-        Self { client, store, known: Mutex::default(), of_runs: Mutex::default() }
+        Self { client, store, known: Mutex::default() }
     }
 
     /// Progress of the watch of OperatorVersions.
@@ -42,7 +37,7 @@ impl Versions {
         &self.store.progress
     }
 
-    /// Adds the OperatorVersion of an Instance, and that with which its run began.
+    /// Adds the OperatorVersion of an Instance, and those that it depends on.
     ///
     /// # Errors
     ///
@@ -59,7 +54,6 @@ impl Versions {
             observed.version = found.map(|found| Arc::new(Version::of(namespace, &found)));
         }
         observed.dependencies = self.dependencies(observed.version.as_deref());
-        observed.version_of_run = self.of_runs.lock().get(&observed.uid).cloned();
         Ok(())
     }
 
@@ -91,24 +85,5 @@ impl Versions {
         let version = Arc::new(Version::of(&key.namespace, &stored));
         known.insert(key.clone(), version.clone());
         Some(version)
-    }
-
-    /// Keeps the content of the OperatorVersion with which the current run began.
-    pub(super) fn keep(&self, observed: &Observed, status: &InstanceStatus) {
-        let mut kept = self.of_runs.lock();
-        match run::running(status) {
-            None => drop(kept.remove(&observed.uid)),
-            Some(run) => {
-                let version = observed.version.as_ref();
-                if let Some(version) = version.filter(|v| v.identity == run.operator_version) {
-                    kept.insert(observed.uid.clone(), version.clone());
-                }
-            }
-        }
-    }
-
-    /// Forgets an Instance that does not exist any more.
-    pub(super) fn forget(&self, uid: &Uid) {
-        self.of_runs.lock().remove(uid);
     }
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use go_template::Data;
 use podops_api::kudo::{ParameterSource, Task};
-use podops_packages::{template::Data, values};
+use podops_packages::values;
 use serde_json::{Value, json};
 
 use super::{

@@ -7,10 +7,10 @@ use std::{
     sync::Arc,
 };
 
+use go_template::Budget;
 use jiff::Timestamp;
 use podops_api::kudo::{InventoryEntry, Step};
 use podops_client::event::{EventReason, ObjectEvent};
-use podops_packages::template::Budget;
 use serde_json::Value;
 
 use crate::{

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use go_template::{Data, Environment, Limits, Template};
 use podops_packages::{
     annotations,
-    template::{Data, Environment, Limits, Template},
     translate::{self, Translated},
     yaml,
 };

@@ -1,6 +1,7 @@
 //! `install`.
 
 use anyhow::{Context as _, bail};
+use go_template::{Data, Environment, Limits, Template, compare_versions};
 use instance_operator::{
     object::enhance::OPERATOR,
     values::{SetValue, template_values},
@@ -20,12 +21,7 @@ use kubectl_kudo::{
     source::Source,
 };
 use podops_api::kudo::{Instance, InstanceSpec, OperatorVersion};
-use podops_packages::{
-    convert,
-    package::Package,
-    template::{Data, Environment, Limits, Template, compare_versions},
-    yaml,
-};
+use podops_packages::{convert, package::Package, yaml};
 
 use super::{
     Given, given,

@@ -1,6 +1,7 @@
 //! `upgrade`.
 
 use anyhow::{Context as _, bail};
+use go_template::compare_versions;
 use kube::ResourceExt as _;
 use kubectl_kudo::{
     cli::{Connection, PackageArgs},
@@ -8,7 +9,6 @@ use kubectl_kudo::{
     resolve::resolve,
     source::Source,
 };
-use podops_packages::template::compare_versions;
 use serde_json::json;
 
 use super::{

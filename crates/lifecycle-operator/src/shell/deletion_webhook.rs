@@ -15,12 +15,8 @@ use podops_admission::{Handler, Handlers, Verdict};
 use podops_client::{
     decode::Decoded,
     error::Chain,
-    shell::{
-        apply::{self, Applier},
-        clock,
-        events::Events,
-        store::IndexedStore,
-    },
+    results::WriteError,
+    shell::{apply::Applier, clock, events::Events, store::IndexedStore},
     write::Outcome,
 };
 use tokio::time::timeout;
@@ -89,7 +85,7 @@ enum ReviewError {
     Read(#[from] kube::Error),
     /// The API server did not answer a write.
     #[error(transparent)]
-    Write(#[from] apply::Error),
+    Write(#[from] WriteError),
     /// The API server rejected a write, with this message.
     #[error("{message}")]
     Rejected { message: String },

@@ -2,10 +2,7 @@
 
 use podops_runtime::program::Program;
 
-use super::{
-    NAME,
-    controller::{LifecycleArgs, start},
-};
+use super::{NAME, args::LifecycleArgs, watches::start};
 
 /// The program: its name, help text and start function.
 pub const PROGRAM: Program<LifecycleArgs> = Program {

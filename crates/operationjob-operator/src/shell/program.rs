@@ -4,7 +4,7 @@ use podops_runtime::program::Program;
 
 use super::{
     NAME,
-    controller::{OperationJobArgs, start},
+    watches::{OperationJobArgs, start},
 };
 
 /// The program: its name, help text and start function.

@@ -2,17 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use go_template::{Budget, Data, Environment, Limits, Template};
 use jiff::Timestamp;
 use podops_api::kudo::{Parameter, Task};
 use serde_json::{Value, json};
 
 use super::report::Report;
-use crate::{
-    annotations,
-    package::Package,
-    template::{Budget, Data, Environment, Limits, Template},
-    yaml,
-};
+use crate::{annotations, package::Package, yaml};
 
 /// What every template sees beside parameters.
 const NAMES: [&str; 5] = ["Name", "Namespace", "OperatorName", "AppVersion", "OperatorVersion"];

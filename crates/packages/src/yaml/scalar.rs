@@ -1,10 +1,9 @@
 //! Scalars of YAML 1.1.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use go_template::go_float;
 use granit_parser::Tag;
 use serde_json::{Number, Value};
-
-use crate::template::go_float;
 
 /// Handle of the tags of YAML itself, such as `!!int`.
 const CORE: &str = "tag:yaml.org,2002:";

@@ -2,10 +2,7 @@
 
 use podops_runtime::program::Program;
 
-use super::{
-    NAME,
-    controller::{RuleArgs, start},
-};
+use super::{NAME, args::RuleArgs, watches::start};
 
 /// The program: its name, help text and start function.
 pub const PROGRAM: Program<RuleArgs> = Program {

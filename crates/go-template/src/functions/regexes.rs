@@ -1,0 +1,294 @@
+//! Regular expressions in Go's syntax (RE2), which differs from that of the crate `regex` in its
+//! classes and escapes.
+
+use regex::{NoExpand, Regex, RegexBuilder};
+
+use super::signature::fixed;
+use crate::{
+    calls::{Call, Function, Type},
+    error::Failure,
+    text::Text,
+    value::{Element, Value},
+};
+
+/// Bytes of a compiled expression.
+const SIZE: usize = 1 << 20;
+/// Largest count of a repetition in Go.
+const MOST_REPETITIONS: u32 = 1000;
+
+/// Named classes.
+const CLASSES: [&str; 14] = [
+    "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct",
+    "space", "upper", "word", "xdigit",
+];
+
+const TWO: &[Type] = &[Type::Text, Type::Text];
+const THREE: &[Type] = &[Type::Text, Type::Text, Type::Text];
+const WITH_COUNT: &[Type] = &[Type::Text, Type::Text, Type::Int];
+
+pub(super) fn find(name: &str) -> Option<Function> {
+    Some(match name {
+        "regexMatch" => fixed(TWO, |call| {
+            // Sprig swallows the error of an expression that is none.
+            let regex = match compile(call) {
+                Ok(regex) => Some(regex),
+                Err(Failure::Invalid { .. }) => None,
+                Err(failure) => return Err(failure),
+            };
+            let text = subject(call, 1)?;
+            Ok(Value::Bool(regex.is_some_and(|regex| regex.is_match(&text))))
+        }),
+        "regexFind" => fixed(TWO, |call| {
+            let (regex, text) = (compile(call)?, subject(call, 1)?);
+            let found = regex.find(&text).map_or("", |found| found.as_str());
+            call.make(found)
+        }),
+        "regexFindAll" => fixed(WITH_COUNT, |call| {
+            let (regex, text) = (compile(call)?, subject(call, 1)?);
+            let limit = usize::try_from(call.int(2)).unwrap_or(usize::MAX);
+            let found = regex.find_iter(&text).take(limit);
+            let found: Vec<Text> = found.map(|found| Text::from(found.as_str())).collect();
+            if found.is_empty() {
+                return Ok(call.heap.nil_list(Element::Text));
+            }
+            call.heap.texts(found)
+        }),
+        "regexReplaceAll" => fixed(THREE, |call| {
+            let (regex, text) = (compile(call)?, subject(call, 1)?);
+            let replacement = subject(call, 2)?;
+            let longest = longest_expansion(&regex, &text, &replacement);
+            call.heap.reserve(longest)?;
+            call.make(regex.replace_all(&text, &replacement).into_owned())
+        }),
+        "regexReplaceAllLiteral" => fixed(THREE, |call| {
+            let (regex, text) = (compile(call)?, subject(call, 1)?);
+            let replacement = subject(call, 2)?;
+            let count = regex.find_iter(&text).count();
+            call.heap.reserve(count.saturating_mul(replacement.len()))?;
+            call.make(regex.replace_all(&text, NoExpand(&replacement)).into_owned())
+        }),
+        "regexSplit" => fixed(WITH_COUNT, |call| {
+            let (regex, text, count) = (compile(call)?, subject(call, 1)?, call.int(2));
+            match split(&regex, &text, count) {
+                Some(parts) => call.heap.texts(parts),
+                None => Ok(call.heap.nil_list(Element::Text)),
+            }
+        }),
+        _ => return None,
+    })
+}
+
+/// Returns an argument as characters.
+fn subject(call: &Call<'_>, index: usize) -> Result<String, Failure> {
+    let text = call.text(index).bytes().to_vec();
+    String::from_utf8(text).map_err(|_| Failure::Unsupported("a regular expression on binary data"))
+}
+
+/// Longest regular expression in bytes; each brace in it is searched for its end.
+const PATTERN_MAX: usize = 8 << 10;
+
+fn compile(call: &mut Call<'_>) -> Result<Regex, Failure> {
+    let pattern = call.text(0);
+    let invalid = || Failure::invalid("regular expression", pattern.bytes());
+    if pattern.bytes().len() > PATTERN_MAX {
+        return Err(Failure::Limit("the length of a regular expression"));
+    }
+    // Compiling costs more than most functions.
+    call.heap.step(10 + pattern.bytes().len())?;
+    let text = std::str::from_utf8(pattern.bytes()).map_err(|_| invalid())?;
+    // Their tables would add hundreds of kilobytes to every operator.
+    if text.contains(r"\p") || text.contains(r"\P") {
+        return Err(Failure::Unsupported("a Unicode class in a regular expression"));
+    }
+    let translated = translate(text).ok_or_else(invalid)?;
+    let mut builder = RegexBuilder::new(&translated);
+    builder.size_limit(SIZE).octal(true).build().map_err(|_| invalid())
+}
+
+/// Returns a bound for the length of what matches are replaced with.
+fn longest_expansion(regex: &Regex, text: &str, replacement: &str) -> usize {
+    let references = replacement.matches('$').count();
+    let each = |length: usize| replacement.len() + references * length;
+    regex.find_iter(text).map(|found| each(found.len())).fold(0, usize::saturating_add)
+}
+
+/// Splits a text at matches into at most `count` parts, as Go's `Regexp.Split` does.
+fn split(regex: &Regex, text: &str, count: i64) -> Option<Vec<Text>> {
+    if count == 0 {
+        return None;
+    }
+    if !regex.as_str().is_empty() && text.is_empty() {
+        return Some(vec![Text::from("")]);
+    }
+    let limit = usize::try_from(count).unwrap_or(usize::MAX);
+    let mut parts = Vec::new();
+    let (mut start, mut end) = (0, 0);
+    for found in regex.find_iter(text).take(limit) {
+        if count > 0 && parts.len() + 1 == limit {
+            break;
+        }
+        end = found.start();
+        if found.end() != 0 {
+            parts.push(Text::from(&text[start..end]));
+        }
+        start = found.end();
+    }
+    if end != text.len() {
+        parts.push(Text::from(&text[start..]));
+    }
+    Some(parts)
+}
+
+/// Translates an expression; `None` if Go's syntax has none like it.
+fn translate(pattern: &str) -> Option<String> {
+    let mut out = String::new();
+    let mut characters = pattern.chars().peekable();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => escape(characters.next()?, false, &mut characters, &mut out)?,
+            '[' => class(&mut characters, &mut out)?,
+            // Counted repetitions are checked by the crate; other braces are literal in Go.
+            '{' => {
+                let rest: String = characters.clone().take_while(|c| *c != '}').collect();
+                let closes = characters.clone().any(|c| c == '}');
+                let is_count = closes && is_repetition(&rest)?;
+                out.push_str(if is_count { "{" } else { r"\{" });
+            }
+            '}' => {
+                let opens = out
+                    .rfind('{')
+                    .is_some_and(|open| !out[..open].ends_with('\\') && !out[open..].contains('}'));
+                out.push_str(if opens { "}" } else { r"\}" });
+            }
+            // ASCII boundaries and classes only: Go has no Unicode ones.
+            '(' if characters.peek() == Some(&'?') => {
+                let rest: String = characters.clone().skip(1).collect();
+                if !is_group(&rest) {
+                    return None;
+                }
+                out.push('(');
+            }
+            character => out.push(character),
+        }
+    }
+    Some(out)
+}
+
+/// Returns whether braces hold a repetition; `None` if it is too large for Go.
+fn is_repetition(text: &str) -> Option<bool> {
+    let (least, most) = text.split_once(',').unwrap_or((text, ""));
+    let is_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    if least.is_empty() || !is_digits(least) || !is_digits(most) {
+        return Some(false);
+    }
+    let bounds = [least, most].into_iter().filter(|bound| !bound.is_empty());
+    let mut numbers = bounds.map(str::parse::<u32>);
+    let is_small = numbers.all(|number| number.is_ok_and(|number| number <= MOST_REPETITIONS));
+    is_small.then_some(true)
+}
+
+/// Returns whether a group that begins with `(?` is one of Go's.
+fn is_group(rest: &str) -> bool {
+    let flags = rest.trim_start_matches(|c| "imsU-".contains(c));
+    rest.starts_with("P<") || rest.starts_with('<') || flags.starts_with([':', ')'])
+}
+
+type Characters<'a> = std::iter::Peekable<std::str::Chars<'a>>;
+
+/// Translates what stands behind a backslash.
+fn escape(
+    character: char,
+    in_class: bool,
+    characters: &mut Characters<'_>,
+    out: &mut String,
+) -> Option<()> {
+    let class = match character {
+        'd' => r"0-9",
+        'w' => r"0-9A-Za-z_",
+        's' => r"\t\n\x0C\r ",
+        'D' => r"[^0-9]",
+        'W' => r"[^0-9A-Za-z_]",
+        'S' => r"[^\t\n\x0C\r ]",
+        _ => "",
+    };
+    if !class.is_empty() {
+        let is_bare = character.is_lowercase() && !in_class;
+        if is_bare {
+            out.extend(["[", class, "]"]);
+        } else {
+            out.push_str(class);
+        }
+        return Some(());
+    }
+    match character {
+        'b' | 'B' if !in_class => {
+            out.push_str(if character == 'b' { r"(?-u:\b)" } else { r"(?-u:\B)" });
+        }
+        'A' | 'z' if !in_class => out.extend(['\\', character]),
+        'a' | 'f' | 'n' | 'r' | 't' | 'v' | 'x' => out.extend(['\\', character]),
+        'Q' if !in_class => {
+            let rest: String = characters.clone().collect();
+            let literal = rest.split(r"\E").next().unwrap_or_default();
+            out.push_str(&regex::escape(literal));
+            let skipped = literal.chars().count() + 2;
+            for _ in 0..skipped {
+                characters.next();
+            }
+        }
+        '0'..='7' => {
+            // A single digit other than 0 would be a reference to a group.
+            let next_is_octal = characters.peek().is_some_and(|c| ('0'..='7').contains(c));
+            if character != '0' && !next_is_octal {
+                return None;
+            }
+            out.extend(['\\', character]);
+        }
+        character if character.is_ascii_punctuation() => {
+            out.push_str(&regex::escape(&character.to_string()));
+            if in_class && !out.ends_with(&format!(r"\{character}")) {
+                out.pop();
+                out.extend(['\\', character]);
+            }
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+/// Translates a class, of which `[` has been read.
+fn class(characters: &mut Characters<'_>, out: &mut String) -> Option<()> {
+    out.push('[');
+    if characters.next_if_eq(&'^').is_some() {
+        out.push('^');
+    }
+    let mut is_first = true;
+    loop {
+        let character = characters.next()?;
+        match character {
+            ']' if !is_first => {
+                out.push(']');
+                return Some(());
+            }
+            '[' if characters.peek() == Some(&':') => {
+                let rest: String = characters.clone().collect();
+                match rest.find(":]") {
+                    Some(end) if !CLASSES.contains(&rest[1..end].trim_start_matches('^')) => {
+                        return None;
+                    }
+                    Some(end) => {
+                        out.push('[');
+                        out.push_str(&rest[..end + 2]);
+                        for _ in 0..rest[..end + 2].chars().count() {
+                            characters.next();
+                        }
+                    }
+                    None => out.push_str(r"\["),
+                }
+            }
+            '\\' => escape(characters.next()?, true, characters, out)?,
+            ']' | '[' | '&' | '~' | '#' => out.extend(['\\', character]),
+            character => out.push(character),
+        }
+        is_first = false;
+    }
+}

@@ -1,0 +1,13 @@
+//! Digits of numbers.
+
+/// Returns whether underscores stand between digits only, or behind a prefix.
+pub(crate) fn underscores_are_valid(digits: &str) -> bool {
+    let bytes = digits.as_bytes();
+    let is_digit = |index: usize| bytes.get(index).is_some_and(u8::is_ascii_hexdigit);
+    let has_prefix =
+        bytes.len() > 1 && bytes[0] == b'0' && matches!(bytes[1] | 0x20, b'x' | b'o' | b'b');
+    bytes.iter().enumerate().all(|(index, byte)| {
+        let follows_digit = index > 0 && is_digit(index - 1) || has_prefix && index == 2;
+        *byte != b'_' || follows_digit && is_digit(index + 1)
+    })
+}

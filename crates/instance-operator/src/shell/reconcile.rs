@@ -1,0 +1,286 @@
+//! Reconciles Instances: observes, attempts the work that is due, and reports the status.
+
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, Client, Resource as _, runtime::watcher::Event};
+use podops_api::kudo::{Instance, InstanceStatus};
+use podops_client::{
+    decode::Decoded,
+    event::{EventReason, ObjectEvent},
+    object_key::ObjectKey,
+    shell::{
+        events::Events,
+        store::{IndexedStore, WatchProgress},
+    },
+};
+use podops_runtime::{
+    reconcile_error::{Cause, ReconcileError},
+    reconciler::{Reconciled, Reconciler},
+    writer::Writer,
+};
+
+use super::{
+    attempt::{Access, End},
+    metrics::Metrics,
+    objects::Objects,
+    service_account::ServiceAccounts,
+    types::Types,
+    versions::Versions,
+    watches::{Awaited, AwaitedObject, Watches},
+    workloads::Workloads,
+};
+use crate::{
+    memory::InstanceMemory,
+    object::ObjectId,
+    object_write::{entry, id_of},
+    pending_status::{LastStatus, PendingStatus},
+    plan::{self, Plan},
+    reasons, run, sources,
+    view::{Observed, SourceValue},
+};
+
+/// Instance, or the error of one that cannot be decoded.
+pub(super) type DecodedInstance = Decoded<Instance>;
+
+/// The controller of Instances.
+pub(super) struct InstanceController {
+    pub(super) client: Client,
+    pub(super) default_service_account: String,
+    pub(super) accounts: ServiceAccounts,
+    pub(super) types: Types,
+    pub(super) watches: Watches,
+    pub(super) workloads: Workloads,
+    pub(super) versions: Versions,
+    pub(super) writer: Writer,
+    pub(super) events: Events,
+    pub(super) metrics: Metrics,
+    pub(super) instances: Arc<IndexedStore<DecodedInstance>>,
+}
+
+impl Reconciler for InstanceController {
+    type Watched = DecodedInstance;
+    type Memory = InstanceMemory;
+
+    const MIN_INTERVAL: Duration = Duration::from_millis(20);
+    const RESYNC: Option<Duration> = Some(Duration::from_secs(600));
+
+    fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    fn events(&self) -> &Events {
+        &self.events
+    }
+
+    fn invalid(&self) -> Option<&'static EventReason> {
+        Some(&reasons::INSTANCE_INVALID)
+    }
+
+    fn caches(&self) -> Vec<&WatchProgress> {
+        vec![&self.instances.progress, self.versions.progress()]
+    }
+
+    fn observe(&self, event: &Event<DecodedInstance>) {
+        self.instances.apply_event(event.clone());
+    }
+
+    async fn reconcile(
+        &self,
+        instance: &Instance,
+        memory: &mut InstanceMemory,
+    ) -> Result<Reconciled, ReconcileError> {
+        let (key, mut observed) = (ObjectKey::of(instance), Observed::of(instance));
+        let earlier = self.continue_status(instance, &mut observed, memory).await;
+        let Some(client) = self.client_for(instance, &observed).await else {
+            return Ok(Reconciled::AwaitChange);
+        };
+        let objects = Objects { client, types: &self.types };
+        let access = self.access(&key, &objects);
+        self.add_known(&key, &mut observed, memory).await?;
+        let sources = read_sources(&access, &mut observed).await;
+        let mut observed = Arc::new(observed);
+        let mut attempted = access.attempt(&mut observed).await;
+        attempted.events.splice(0..0, earlier);
+        if attempted.is_interrupted() {
+            return self.interrupt(instance, &observed, attempted, memory).await;
+        }
+        if attempted.end == End::All {
+            self.await_changes(&key, &attempted.plan, sources, &objects);
+        }
+        self.report(instance, &observed, attempted, memory).await
+    }
+
+    fn forget_metrics(&self, instance: &ObjectKey) {
+        self.metrics.forget(instance);
+    }
+
+    fn forget(&self, instance: &ObjectKey, _: InstanceMemory) {
+        self.watches.forget(instance);
+    }
+
+    fn retain(&self, exists: &dyn Fn(&ObjectKey) -> bool) {
+        self.watches.retain(exists);
+        self.metrics.instances.retain(exists);
+    }
+}
+
+/// Reads the values of `parametersFrom`; returns the objects that they come from.
+async fn read_sources(access: &Access<'_>, observed: &mut Observed) -> Vec<ObjectId> {
+    let mut objects = Vec::new();
+    for source in observed.spec.parameters_from.clone() {
+        let Some(id) = sources::object_of(&source, &observed.namespace) else { continue };
+        let failed = observed.failures.get(&id).cloned();
+        let read = match failed {
+            Some(failure) => Err(failure),
+            None => access.object(&id).await.map_err(|error| error.message()),
+        };
+        let value = match read {
+            Ok(object) => sources::value(&source, object.as_deref()),
+            Err(error) => {
+                observed.failures.insert(id.clone(), error.clone());
+                SourceValue { error: Some(error), ..SourceValue::default() }
+            }
+        };
+        observed.sources.insert(source.name, value);
+        objects.push(id);
+    }
+    objects
+}
+
+impl InstanceController {
+    /// Continues with the pending status if it is not stored yet. Publishes the events of a stored one; returns
+    /// those that are not due yet.
+    async fn continue_status(
+        &self,
+        instance: &Instance,
+        observed: &mut Observed,
+        memory: &mut InstanceMemory,
+    ) -> Vec<ObjectEvent> {
+        match LastStatus::new(memory.pending.take(), &observed.status) {
+            LastStatus::Written(events) => {
+                self.publish(instance, &events).await;
+                Vec::new()
+            }
+            LastStatus::Pending(pending) => {
+                let PendingStatus { status, events, .. } = *pending;
+                observed.status = run::continued(&observed.stored, status, observed.generation);
+                events
+            }
+            LastStatus::Unknown => Vec::new(),
+        }
+    }
+
+    /// Client with the rights with which the objects of an Instance are read and written. Returns `None` and publishes
+    /// an event if the name of its ServiceAccount is invalid.
+    async fn client_for(&self, instance: &Instance, observed: &Observed) -> Option<Client> {
+        let own = &observed.spec.service_account_name;
+        let name = if own.is_empty() { &self.default_service_account } else { own };
+        if name.is_empty() {
+            return Some(self.client.clone());
+        }
+        match self.accounts.client(&observed.namespace, name) {
+            Ok(client) => Some(client),
+            Err(error) => {
+                let message = format!("spec.serviceAccountName: {error}");
+                self.publish(instance, &[reasons::INSTANCE_INVALID.with(message)]).await;
+                None
+            }
+        }
+    }
+
+    const fn access<'a>(&'a self, key: &'a ObjectKey, objects: &'a Objects<'a>) -> Access<'a> {
+        Access {
+            instance: key,
+            objects,
+            watches: &self.watches,
+            writes: &self.metrics.object_writes,
+        }
+    }
+
+    /// Adds what is known beside the Instance: its OperatorVersion, failures and workloads.
+    async fn add_known(
+        &self,
+        key: &ObjectKey,
+        observed: &mut Observed,
+        memory: &InstanceMemory,
+    ) -> Result<(), ReconcileError> {
+        let found = self.versions.add_to(observed).await;
+        found.map_err(|source| Cause::List { resource: "operatorversions", source })?;
+        observed.version_of_run.clone_from(&memory.version_of_run);
+        memory.failures.add_to(observed, Instant::now());
+        if observed.deleting && plan::cleanup_failure(observed, &observed.status).is_some() {
+            observed.is_namespace_deleted = self.is_namespace_deleted(&observed.namespace).await?;
+        }
+        observed.applied_by_others = self.applied_by_others(observed);
+        // While a plan runs, and right after it, the caches may lag behind what it has waited for.
+        let statuses = [&observed.stored, &observed.status];
+        if statuses.into_iter().all(|status| run::running(status).is_none()) {
+            observed.problems = self.workloads.problems(key);
+        }
+        Ok(())
+    }
+
+    /// Reads whether a namespace is being deleted.
+    ///
+    /// # Errors
+    ///
+    /// If the request fails.
+    async fn is_namespace_deleted(&self, name: &str) -> Result<bool, ReconcileError> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let found = namespaces.get_metadata_opt(name).await;
+        let found = found.map_err(|source| Cause::Get { resource: "namespaces", source })?;
+        Ok(found.is_none_or(|found| found.metadata.deletion_timestamp.is_some()))
+    }
+
+    /// Cluster-scoped objects of an Instance that others have applied, which are not being deleted.
+    fn applied_by_others(&self, observed: &Observed) -> BTreeSet<ObjectId> {
+        let cluster_scoped = |status: &InstanceStatus| -> BTreeSet<ObjectId> {
+            let entries = status.inventory.iter().filter(|entry| entry.namespace.is_empty());
+            entries.map(id_of).collect()
+        };
+        let own = cluster_scoped(&observed.status);
+        if own.is_empty() {
+            return own;
+        }
+        let mut shared = BTreeSet::new();
+        for other in self.instances.all() {
+            let Ok(other) = other.as_result() else { continue };
+            let is_deleted = other.metadata.deletion_timestamp.is_some();
+            let is_own = other.metadata.uid.as_deref() == Some(observed.uid.as_str());
+            if let Some(status) = other.status.as_ref().filter(|_| !is_deleted && !is_own) {
+                shared.extend(cluster_scoped(status).intersection(&own).cloned());
+            }
+        }
+        shared
+    }
+
+    pub(super) async fn publish(&self, instance: &Instance, events: &[ObjectEvent]) {
+        let reference = instance.object_ref(&());
+        for event in events {
+            self.events.publish(&reference, event).await;
+        }
+    }
+
+    /// Watches what the plan and the parameters wait for.
+    fn await_changes(
+        &self,
+        key: &ObjectKey,
+        plan: &Plan,
+        sources: Vec<ObjectId>,
+        objects: &Objects<'_>,
+    ) {
+        let awaited = plan.awaited.iter().cloned().chain(sources);
+        let known = awaited.filter_map(|id| {
+            let served = self.types.known(&id.object_type)?;
+            let is_labelled = entry(&plan.status.inventory, &id).is_some();
+            Some((id, AwaitedObject { served, is_labelled }))
+        });
+        let awaited = Awaited { objects: known.collect(), client: objects.client.clone() };
+        self.watches.set(key, awaited);
+    }
+}
