@@ -28,6 +28,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--force-conflicts -k crds", "live_migration"),
     ("-k deploy/overlays/all", "live_migration"),
     ("kubectl label pods -A", "live_migration"),
+    ("cargo build --workspace", "builds what this test runs"),
+    ("cargo test -p", "a part of the tests"),
     ("cargo build --release", "builds the command line, as the prerequisite of each live test"),
     ("cargo run --bin consist-conformance", "live_backends"),
     ("kind-with-registry.sh", "nothing: no machine of the tests has a container engine"),

@@ -14,7 +14,7 @@ use podops_api::{
     transition_rule::PodTransitionRule,
 };
 
-use crate::{code_map, crd_page, generated::File, sources};
+use crate::{crd_page, generated::File, sources};
 
 const HEAD: &str = "# Written by `cargo xtask crds` from crates/api; do not edit.\n";
 
@@ -43,7 +43,6 @@ pub(crate) fn files() -> anyhow::Result<Vec<File>> {
         let page = format!("docs/reference/{}.md", crd.spec.names.plural);
         files.push((root.join(page), crd_page::page(&crd)?));
     }
-    files.push((root.join(code_map::PAGE), code_map::page()?));
     Ok(files)
 }
 

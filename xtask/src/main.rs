@@ -12,16 +12,18 @@ use cargo::{
     BUILD, BUILD_ALL, BUILD_COMMAND_LINES, BUILD_RELEASE, cargo, cargo_with, release,
     target_directory,
 };
+use parts::Parts;
 
 mod cargo;
-mod code_map;
 mod crd_page;
 mod crds;
 mod dashboards;
 mod dist;
 mod generated;
 mod mutants;
+mod parts;
 mod prerequisites;
+mod processor_time;
 mod sources;
 mod suites;
 mod tidy;
@@ -36,8 +38,7 @@ Commands:
   bench --comparison
                    Count failed requests while Pods of Podops, Deployments, Argo Rollouts and OpenKruise
                    are changed; writes docs/benchmarks-comparison.md
-  crds [--check]   Generate crds/, their reference pages and the code map in docs/ARCHITECTURE.md;
-                   with --check, fail if they differ
+  crds [--check]   Generate crds/ and their reference pages; with --check, fail if they differ
   dashboards [--check]
                    Generate the Grafana dashboards of deploy/monitoring; with --check, fail if they
                    differ
@@ -57,7 +58,7 @@ Commands:
   mutants          Change each condition of the planning and scheduling of plans, and run the models and unit
                    tests against each change
   packages DIR     Take the packages of KUDO below a folder through their life with the command line,
-                   and again while the operator is killed; writes docs/packages.md
+                   and again while the operator is killed; writes docs/community-packages.md
   plot             Draw the data of the dashboards while Pods are changed; writes
                    docs/how-to/dashboards
   record           Record `kubectl podops get --watch` during an update; writes docs/recording.md
@@ -89,7 +90,7 @@ fn main() -> anyhow::Result<()> {
         ["dist", args @ ..] => dist::run(args),
         ["hostile"] => hostile(),
         ["mutants"] => mutants::run(),
-        ["packages", folder] => write_page("packages", &[folder], "docs/packages.md"),
+        ["packages", folder] => write_page("packages", &[folder], "docs/community-packages.md"),
         ["plot"] => plot(),
         ["record"] => write_page("record", &[], "docs/recording.md"),
         ["reference"] => reference(&[]),
@@ -220,21 +221,35 @@ fn git_worktree(revision: &str, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs all checks, the fastest first.
+/// Runs all checks, the fastest first, and prints the time of each part.
 fn test() -> anyhow::Result<()> {
-    prerequisites::for_tests()?;
-    cargo(&["fmt", "--all", "--check"])?;
-    generated::check(crds::files()?, "crds")?;
-    generated::check(dashboards::files()?, "dashboards")?;
-    tidy::check()?;
-    for package in PURE {
-        // One package at a time, because a workspace build unifies features and would hide errors.
-        cargo(&["check", "--package", package, "--no-default-features"])?;
-    }
-    cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
-    cargo(&BUILD_ALL)?;
-    run_reference(&["--check"])?;
-    suites::run()
+    let mut parts = Parts::since_start();
+    let result = test_parts(&mut parts);
+    write!(io::stdout(), "\n{}", parts.table())?;
+    result
+}
+
+fn test_parts(parts: &mut Parts) -> anyhow::Result<()> {
+    parts.run("prerequisites", prerequisites::for_tests)?;
+    parts.run("formatting", || cargo(&["fmt", "--all", "--check"]))?;
+    parts.run("generated files, tidy", || {
+        generated::check(crds::files()?, "crds")?;
+        generated::check(dashboards::files()?, "dashboards")?;
+        tidy::check()
+    })?;
+    parts.run("each package without I/O", || {
+        for package in PURE {
+            // One package at a time, because a workspace build unifies features and would hide errors.
+            cargo(&["check", "--package", package, "--no-default-features"])?;
+        }
+        Ok(())
+    })?;
+    parts.run("clippy", || {
+        cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])
+    })?;
+    parts.run("build of programs and tests", || cargo(&BUILD_ALL))?;
+    parts.run("reference pages", || run_reference(&["--check"]))?;
+    suites::run(parts)
 }
 
 /// Builds the programs, and generates or checks the reference pages.

@@ -17,7 +17,11 @@ use std::{
 use anyhow::Context as _;
 use serde_json::Value;
 
-use crate::cargo::cargo_output;
+use crate::{
+    cargo::cargo_output,
+    parts::{Parts, minutes},
+    processor_time::Cgroup,
+};
 
 /// Live tests that compare times or measure CPU.
 const ALONE: [&str; 3] = ["live_monitoring", "live_scale", "live_tenants"];
@@ -84,7 +88,26 @@ impl Suite {
 /// # Errors
 ///
 /// If the build or a test fails; the error names all tests that do.
-pub(crate) fn run() -> anyhow::Result<()> {
+pub(crate) fn run(parts: &mut Parts) -> anyhow::Result<()> {
+    let suites = parts.run("list of tests", built)?;
+    let Groups { others, waiting, live, alone } = Groups::of(suites);
+    let mut failed =
+        parts.run("unit tests, models, simulations", || Ok(run_group(&others, AT_A_TIME)))?;
+    failed.extend(parts.run("live tests side by side", || {
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| run_group(&waiting, 1));
+            let mut failed = run_group(&live, AT_A_TIME);
+            failed.extend(waiting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            Ok(failed)
+        })
+    })?);
+    failed.extend(parts.run("live tests alone", || Ok(run_group(&alone, 1)))?);
+    anyhow::ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
+    Ok(())
+}
+
+/// Builds all programs with tests.
+fn built() -> anyhow::Result<Vec<Suite>> {
     let build = ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
     let mut suites = Vec::new();
     for line in cargo_output(&build)?.lines() {
@@ -92,16 +115,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
         suites.extend(Suite::of_message(&message));
     }
     anyhow::ensure!(!suites.is_empty(), "the workspace has no tests");
-    let Groups { others, waiting, live, alone } = Groups::of(suites);
-    let mut failed = run_group(&others, AT_A_TIME);
-    thread::scope(|scope| {
-        let waiting = scope.spawn(|| run_group(&waiting, 1));
-        failed.extend(run_group(&live, AT_A_TIME));
-        failed.extend(waiting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-    });
-    failed.extend(run_group(&alone, 1));
-    anyhow::ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
-    Ok(())
+    Ok(suites)
 }
 
 /// Programs that run side by side, each group in the order in which they begin.
@@ -161,7 +175,11 @@ fn run_suite(suite: &Suite) -> anyhow::Result<()> {
     let started = Instant::now();
     let log = tempfile::NamedTempFile::new()?;
     let output = log.reopen()?;
-    let status = Command::new(&suite.program)
+    let cgroup = Cgroup::create();
+    let mut command = cgroup
+        .as_ref()
+        .map_or_else(|| Command::new(&suite.program), |cgroup| cgroup.command(&suite.program));
+    let status = command
         .current_dir(&suite.directory)
         .env("CARGO_MANIFEST_DIR", &suite.directory)
         .stdout(output.try_clone()?)
@@ -169,8 +187,10 @@ fn run_suite(suite: &Suite) -> anyhow::Result<()> {
         .status();
     let status = status.with_context(|| format!("starting {}", suite.program.display()))?;
     let output = fs::read(log.path())?;
-    let seconds = started.elapsed().as_secs();
-    let head = format!("     Running {} ({seconds} s)\n", suite.name);
+    let clock = minutes(started.elapsed());
+    let processor = cgroup.and_then(|cgroup| cgroup.processor_time());
+    let processor = processor.map_or_else(|| "unknown".to_owned(), minutes);
+    let head = format!("     Running {} ({clock}, processor {processor})\n", suite.name);
     let mut stdout = io::stdout().lock();
     stdout.write_all(head.as_bytes())?;
     stdout.write_all(&output)?;

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use go_template::{Data, Environment, Limits, Template};
 use instance_operator::{values::template_values, view::Version};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -15,11 +16,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::kudo::{ExecutionStatus, Instance, InstanceStatus, OperatorVersion};
-use podops_packages::{
-    convert,
-    package::Package,
-    template::{Data, Environment, Limits, Template},
-};
+use podops_packages::{convert, package::Package};
 use serde_json::{Value, json};
 
 use super::{

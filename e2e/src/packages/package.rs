@@ -6,10 +6,8 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use podops_packages::{
-    manifest::{OperatorManifest, ParametersManifest},
-    template::printed,
-};
+use go_template::printed;
+use podops_packages::manifest::{OperatorManifest, ParametersManifest};
 
 use crate::folders;
 
