@@ -25,7 +25,7 @@ use crate::{
 /// Maximum number of characters of a response in an error message.
 const EXCERPT_MAX: usize = 200;
 
-/// Why there is no client for an address.
+/// Reasons for which an address has no client.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
     /// The address has none of the supported schemes.
@@ -45,7 +45,7 @@ pub enum AddressError {
     Tls(#[from] rustls::Error),
 }
 
-/// Why a call of an adapter failed.
+/// Error of an adapter call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No response, or a server error.

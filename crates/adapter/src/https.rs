@@ -16,7 +16,7 @@ const RESPONSE_MAX: usize = 8 << 20;
 /// HTTP client for requests with a buffered body.
 pub type Client = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
-/// Why a request got no complete response.
+/// Reasons for which a request got no complete response.
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
     /// The request was not sent, or no response arrived; the sources contain the reason.

@@ -256,7 +256,7 @@ fn set_validity(params: &mut CertificateParams, now: Timestamp, name: &str) {
     params.distinguished_name.push(DnType::CommonName, name);
 }
 
-/// Why a certificate cannot be issued or served.
+/// Reasons for which a certificate cannot be issued or served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CertificateError {
     /// There is no name to issue the certificate for.

@@ -32,7 +32,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Timeout of a check.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Why the certificate could not be synchronized; a retry may succeed.
+/// Reasons for which the certificate could not be synchronized; a retry may succeed.
 #[derive(Debug, thiserror::Error)]
 enum SyncError {
     #[error("failed to read the Secret of the admission certificate")]
@@ -55,9 +55,9 @@ enum SyncError {
 pub(crate) struct Configurations {
     /// Name of each.
     pub(crate) name: String,
-    /// Whether the operator has validating webhooks.
+    /// True if the operator has validating webhooks.
     pub(crate) validating: bool,
-    /// Whether the operator has mutating webhooks.
+    /// True if the operator has mutating webhooks.
     pub(crate) mutating: bool,
 }
 

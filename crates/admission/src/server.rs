@@ -176,7 +176,7 @@ pub fn start(
     Ok(())
 }
 
-/// Why the admission server stopped.
+/// Reasons for which the admission server stopped.
 #[derive(Debug, thiserror::Error)]
 enum ServerError {
     #[error("failed to listen on {address}")]
@@ -320,8 +320,8 @@ impl Reviews {
 /// Fields of a JSON object, not decoded.
 type Fields = BTreeMap<String, Box<RawValue>>;
 
-/// Reads the request of a review, without the managed fields of its objects: no handler reads them, and
-/// any client may fill them with what cannot be decoded.
+/// Reads the request of a review, without the managed fields of its objects: no handler reads them,
+/// and any client may fill them with values that cannot be decoded.
 fn admission_request(review: &[u8]) -> Option<AdmissionRequest<DynamicObject>> {
     let mut review: Fields = serde_json::from_slice(review).ok()?;
     let mut request: Fields = serde_json::from_str(review.get("request")?.get()).ok()?;

@@ -97,15 +97,15 @@ pub struct CollaSetSpec {
     /// Number of Pods to run.
     ///
     /// When lowered, each Pod leaves its Services before it is deleted (see PodOpsLifecycle), so
-    /// the number of Pods falls as they finish. At most 10,000, because the instance IDs of all Pods
-    /// are stored in one ResourceContext. Defaults to 0.
+    /// the number of Pods falls as they finish. At most 10,000, because the instance IDs of all
+    /// Pods are stored in one ResourceContext. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self >= 0", "spec.replicas: replicas should not be smaller than 0"))]
     #[x_kube(validation = ("self <= 10000", "spec.replicas: replicas should not be greater than 10000; use several CollaSets"))]
     pub replicas: Option<i32>,
 
-    /// Selects the Pods of the set. It must not be empty, and must match the template's labels. An owned Pod that no
-    /// longer matches is released, not deleted.
+    /// Selects the Pods of the set. The selector must not be empty, and must match the template's
+    /// labels. An owned Pod that no longer matches is released, not deleted.
     #[schemars(schema_with = "selector_schema")]
     pub selector: LabelSelector,
 
@@ -195,8 +195,8 @@ pub struct ScaleStrategy {
     pub persistent_volume_claim_retention_policy: Option<ClaimRetention>,
 
     /// Maximum number of unavailable Pods while Pods are added: a number, or a percentage of
-    /// `replicas`, rounded down; at least 1. No Pod of a new instance is created if it would exceed
-    /// this limit. No limit by default.
+    /// `replicas`, rounded down; at least 1. No Pod of a new instance is created if that would
+    /// exceed this limit. No limit by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = (int_or_percent::RULE, "spec.scaleStrategy.maxUnavailable: maxUnavailable should be a number not smaller than 0, or a percentage up to 100%"))]
     pub max_unavailable: Option<IntOrString>,
@@ -265,10 +265,10 @@ pub struct CollaSetStatus {
     /// Revision of the current template.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub updated_revision: String,
-    /// Revision whose rollout was stopped, because too many of its Pods have failed.
+    /// Revision whose rollout the failure policy stopped, because too many of its Pods failed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub halted_revision: String,
-    /// Number of Pods of the updated revision that have failed, if there is a failure policy.
+    /// Number of failed Pods of the updated revision. Reported only with a failure policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_replicas: Option<i32>,
     /// Step of the rollout, if the rollout has steps and is not complete.
@@ -305,25 +305,27 @@ pub struct CollaSetStatus {
     /// blocked by a limit of the spec; grouped by phase and reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<WaitingPods>,
-    /// Conditions: Ready, Stalled, Available, Degraded, Paused, Progressing, Scale, Terminating, Update.
+    /// Conditions: Ready, Stalled, Available, Degraded, Paused, Progressing, Scale, Terminating,
+    /// Update.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
 
-/// Step of a rollout that is under way.
+/// Step of a rollout that is in progress.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CurrentStep {
     /// Revision that is rolled out.
     pub revision: String,
-    /// Number of the step, from 1. The one after the last of the spec updates the remaining Pods.
+    /// Number of the step, from 1. The step after the last one of the spec updates the remaining
+    /// Pods.
     pub step: i32,
     /// Number of steps, including that of the remaining Pods.
     pub steps: i32,
     /// Time at which the step was complete and the rollout paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_since: Option<Time>,
-    /// Time at which the rollout continues by itself.
+    /// Time at which the rollout continues without approval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub continues_at: Option<Time>,
 }

@@ -34,11 +34,11 @@ pub struct ConditionReason {
     pub status: ConditionStatus,
     /// Reason, one CamelCase word.
     pub name: &'static str,
-    /// What it means, and what to do about it if something has to be done.
+    /// Meaning, and the action that a user has to take, if any.
     pub meaning: &'static str,
 }
 
-/// Returns a reason; short for tables of reasons.
+/// Returns a reason; a short constructor for tables of reasons.
 #[must_use]
 pub const fn reason(
     condition: &'static str,
@@ -56,12 +56,12 @@ pub enum ConditionStatus {
     True,
     /// The condition does not hold.
     False,
-    /// It is not known whether the condition holds.
+    /// Unknown whether the condition holds.
     Unknown,
 }
 
 impl ConditionStatus {
-    /// The status as serialized.
+    /// Returns the status as serialized.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -95,32 +95,32 @@ pub fn set(list: &mut Vec<Condition>, reason: &ConditionReason, message: String,
     });
 }
 
-/// How far an object has come; see [`set_readiness`].
+/// Progress of an object towards its spec; see [`set_readiness`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// Everything is as the spec requires.
     Ready,
-    /// Not yet, and nothing prevents it.
+    /// In progress; nothing blocks it.
     InProgress,
-    /// It does not continue without a change by a user.
+    /// No progress without a change by a user.
     Stalled,
 }
 
-/// The object is as its spec requires; the name is replaced by that of another condition's reason.
+/// The object is as its spec requires. The name is replaced by the reason of another condition.
 pub const READY: ConditionReason = reason(
     "Ready",
     ConditionStatus::True,
     "(reason of another condition)",
     "Everything is as the spec requires; the condition to wait for, with kubectl wait or in GitOps.",
 );
-/// The object is not as its spec requires yet.
+/// The object is not yet as its spec requires.
 pub const NOT_READY: ConditionReason = reason(
     "Ready",
     ConditionStatus::False,
     "(reason of another condition)",
     "Not everything is as the spec requires; the condition that has the same reason states why.",
 );
-/// The object does not continue.
+/// No progress without a change by a user.
 pub const STALLED: ConditionReason = reason(
     "Stalled",
     ConditionStatus::True,
@@ -129,7 +129,7 @@ pub const STALLED: ConditionReason = reason(
 );
 
 /// Sets the conditions `Ready` and `Stalled`, as kstatus and `kubectl wait` read them, with the
-/// reason and the message of the condition that they follow from.
+/// reason and the message of `cause`.
 pub fn set_readiness(
     list: &mut Vec<Condition>,
     readiness: Readiness,

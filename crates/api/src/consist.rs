@@ -1,4 +1,4 @@
-//! Annotations and finalizers of employers, such as Services, which make operations on their Pods
+//! Annotations and finalizers of employers, such as Services, by which operations on their Pods
 //! wait for the traffic to drain: the keys of Kuperator's ResourceConsist.
 
 use md5::{Digest as _, Md5};
@@ -9,21 +9,21 @@ use crate::well_known::PROTECTION_FINALIZER;
 pub const CLEAN_FINALIZER: &str = "resource-consist.kusionstack.io/clean-finalizer";
 
 /// Annotation on an employer: its protection finalizer on Pods, so that new Pods are created with
-/// it in their expected finalizers. Not Kuperator's.
+/// it in their expected finalizers. Podops extension.
 pub const FINALIZER: &str = "resource-consist.kusionstack.io/lifecycle-finalizer";
 
 /// Prefix of the former name of [`CLEAN_FINALIZER`]: `<prefix><employer>`.
 pub const OLD_CLEAN_FINALIZER: &str = "resource-consist.kusionstack.io/clean-";
 
-/// Annotation on an employer: the backend that routes its traffic. Not Kuperator's.
+/// Annotation on an employer: the backend that routes its traffic. Podops extension.
 pub const BACKEND: &str = "resource-consist.kusionstack.io/backend";
 
-/// Annotation on an employer. JSON: parameters of its backend. Not Kuperator's.
+/// Annotation on an employer. JSON: parameters of its backend. Podops extension.
 pub const BACKEND_PARAMS: &str = "resource-consist.kusionstack.io/backend-params";
 
 /// Annotation on an employer. JSON
 /// `{"minSeconds":<n>,"maxSeconds":<n>,"atDeadline":"Hold|Proceed"}`: limits of the drain time of
-/// its Pods. Not Kuperator's.
+/// its Pods. Podops extension.
 pub const DRAIN: &str = "resource-consist.kusionstack.io/drain";
 
 /// Employer kind that exists in every cluster.

@@ -1,4 +1,4 @@
-//! Identifiers, each of a type of its own, so that the compiler keeps them apart.
+//! Identifiers, one type each, so that the compiler distinguishes them.
 
 use std::{borrow::Borrow, fmt};
 
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Declares an identifier that is text, with its documentation.
+/// Declares a text identifier with its documentation.
 macro_rules! text_id {
     ($(#[$doc:meta])+ $name:ident) => {
         $(#[$doc])+
@@ -58,7 +58,7 @@ macro_rules! text_id {
 pub struct InstanceId(pub i64);
 
 text_id! {
-    /// UID of an object: unlike its name, never used again.
+    /// UID of an object; unlike the name, never reused.
     Uid
 }
 
@@ -94,7 +94,7 @@ text_id! {
 }
 
 text_id! {
-    /// What an operation does: the value of the label `operation-type…`, such as `update`.
+    /// Type of an operation: the value of the label `operation-type…`, such as `update`.
     OperationType
 }
 
@@ -117,7 +117,8 @@ impl Borrow<str> for OperationType {
 pub struct LifecycleTime(pub Timestamp);
 
 impl LifecycleTime {
-    /// Parses a label's value; `None` if it is not a time. Third parties may write any value.
+    /// Parses a label's value; `None` if the value is not a time. Other clients may write any
+    /// value.
     #[must_use]
     pub fn parse(value: &str) -> Option<Self> {
         let nanos = value.parse::<i128>().ok()?;

@@ -1,13 +1,13 @@
-//! References to images: the same image, written in another way, to restart a container in place.
+//! References to images: an equivalent reference to the same image restarts a container in place.
 //!
 //! The API server lets the image of a running Pod's container be changed, and the kubelet then
 //! restarts the container, even if both references name the same image. There is no other request
 //! that restarts a container of a Pod.
 
-/// Returns a reference to the image that runs, other than `image`; `None` if the kubelet reports no
-/// digest for it, so that the reference might name another image.
+/// Returns a reference to the running image that differs from `image`; `None` if the kubelet
+/// reports no digest, because a reference without it might name another image.
 ///
-/// `image_id` is what the kubelet reports: `registry/repository@sha256:…`.
+/// `image_id` is the `imageID` that the kubelet reports: `registry/repository@sha256:…`.
 #[must_use]
 pub fn other_reference(image: &str, image_id: &str) -> Option<String> {
     let (_, digest) = image_id.rsplit_once("@sha256:")?;

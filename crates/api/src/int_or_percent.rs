@@ -11,17 +11,17 @@ macro_rules! percentage {
     };
 }
 
-/// CEL validation rule of such a field: a number from 0 to the largest number of replicas, or a
-/// percentage up to 100%.
+/// CEL validation rule of an int-or-percent field: a number from 0 to the largest number of
+/// replicas, or a percentage up to 100%.
 pub(crate) const RULE: &str = concat!(
     "type(self) == int ? self >= 0 && self <= 2147483647 : self.matches('",
     percentage!(),
     "')"
 );
 
-/// Adds the bounds of [`RULE`] to the schema of such a field in a list, where the estimated cost of the
-/// rule would exceed what the API server permits: up to Kubernetes 1.33 it does not consider `maxLength`
-/// of a field that may be a number.
+/// Adds the bounds of [`RULE`] to the schema of an int-or-percent field in a list, where the
+/// estimated cost of the rule would exceed the API server's limit: up to Kubernetes 1.33, the
+/// estimate ignores `maxLength` of a field that may be a number.
 pub(crate) fn bounds(schema: &mut Schema) {
     schema.insert("minimum".to_owned(), json!(0));
     schema.insert("maximum".to_owned(), json!(i32::MAX));

@@ -1,12 +1,12 @@
 //! KUDO's API, `kudo.dev/v1beta1`: operators described by packages, whose plans run for instances.
 //!
-//! Every field of KUDO is here with its name and type, so that its objects lose nothing. Fields that
-//! KUDO does not have are marked. A plan is an [`InstancePlan`] in code, because `Plan` is the decision
-//! of a reconcile.
+//! Every field of KUDO is defined with KUDO's name and type, so that no data of existing objects is
+//! lost. Fields that KUDO does not have are marked "Podops extension". A plan is an
+//! [`InstancePlan`] in code, because `Plan` is the decision of a reconcile.
 //!
-//! Two things are stricter than in KUDO: a strategy is `serial`, `parallel` or empty, and Operators and
-//! OperatorVersions have a subresource for their empty status. An object without `spec` gets an empty
-//! one.
+//! Two differences from KUDO: a strategy must be `serial`, `parallel` or empty, and Operators and
+//! OperatorVersions have a status subresource, which is empty. An object without `spec` gets an
+//! empty spec.
 
 mod instance;
 mod instance_status;
@@ -40,7 +40,7 @@ pub const GROUP: &str = "kudo.dev";
 /// API version, the only one that is served and stored.
 pub const VERSION: &str = "v1beta1";
 
-/// Reads `null` as the default: Go writes it for lists and maps without elements.
+/// Reads `null` as the default: Go writes `null` for lists and maps without elements.
 fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -49,7 +49,8 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Durations such as `1h30m`: from the largest unit to the smallest, of which there may be a fraction.
+/// Pattern of durations such as `1h30m`: units in descending order; the smallest may have a
+/// fraction.
 const DURATION: &str = concat!(
     r"^((\d+h)?(\d+m)?(\d+s)?\d+(\.\d+)?ms|(\d+h)?(\d+m)?\d+(\.\d+)?s",
     r"|(\d+h)?\d+(\.\d+)?m|\d+(\.\d+)?h)$"
@@ -57,19 +58,19 @@ const DURATION: &str = concat!(
 /// Maximum length of a duration, in bytes.
 const DURATION_MAX: usize = 32;
 
-/// Schema of a duration, which [`parse_duration`] reads.
+/// Schema of a duration; [`parse_duration`] parses it.
 fn duration(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "maxLength": DURATION_MAX, "pattern": DURATION })
 }
 
-/// Reads a duration of a plan or step, such as `1h30m`; `None` if it is invalid.
+/// Parses a duration of a plan or step, such as `1h30m`; `None` if the text is invalid.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<SignedDuration> {
     let is_duration = text.len() <= DURATION_MAX && text.starts_with(|c: char| c.is_ascii_digit());
     text.parse().ok().filter(|_| is_duration)
 }
 
-/// Removes the defaults of fields from a schema, which has none in KUDO: an absent field stays absent.
+/// Removes the defaults of fields from a schema, so that an absent field stays absent, as in KUDO.
 fn without_defaults(schema: &mut Schema) {
     let fields = schema.get_mut("properties").and_then(Value::as_object_mut);
     for field in fields.into_iter().flat_map(Map::values_mut) {

@@ -12,6 +12,7 @@ pub mod ids;
 
 pub mod availability;
 pub mod consist;
+pub mod deletion_policy;
 pub mod lifecycle;
 pub mod operation_history;
 

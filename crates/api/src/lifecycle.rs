@@ -178,7 +178,8 @@ impl Operation {
         self.values.get(&kind).map(String::as_str)
     }
 
-    /// Returns the time in the label of this kind; `None` if there is none: other programs may write any value.
+    /// Returns the time in the label of this kind; `None` if there is no label, or no time in its
+    /// value, because other clients may write any value.
     #[must_use]
     pub fn time(&self, kind: LabelKind) -> Option<Timestamp> {
         self.get(kind).and_then(LifecycleTime::parse).map(|time| time.0)
@@ -290,9 +291,10 @@ pub fn nanos(at: Timestamp) -> String {
 /// Returns the changes that start an operation and remove the labels of an earlier one with the
 /// same ID.
 ///
-/// The value of `operating` identifies the instance. It is later than any time in the old labels,
-/// so that a grant for the earlier instance does not apply to this one. If a checker has a gate on
-/// the Pod, `pre-check` is set in the same write, which saves lifecycle-operator a write.
+/// The value of `operating` identifies the operation instance. The value is later than any time in
+/// the old labels, so that a grant for the earlier instance does not apply to this one. If a
+/// checker has a gate on the Pod, `pre-check` is set in the same write, which saves
+/// lifecycle-operator a write.
 #[must_use]
 pub fn begin(labels: &Labels, id: &str, operation_type: &str, now: Timestamp) -> LabelChanges {
     let old = |kind: LabelKind| labels.get(&kind.key(id));
@@ -315,8 +317,8 @@ pub fn begin(labels: &Labels, id: &str, operation_type: &str, now: Timestamp) ->
 
 /// Returns the value of a label that grants an operation whose label `operating` has this value.
 ///
-/// It is never earlier than the request, despite clock skew: a grant older than the start of the
-/// operation would count as one of an earlier operation.
+/// The time is never earlier than the request, despite clock skew: a grant older than the start of
+/// the operation would count as a grant of an earlier operation.
 #[must_use]
 pub fn grant_time(operating: Option<&str>, now: Timestamp) -> String {
     let now = now.as_nanosecond();
@@ -343,8 +345,8 @@ pub fn is_during(labels: &Labels, id: &str, operation_type: &str) -> bool {
         && labels.get(&LabelKind::OperationType.key(id)).is_some_and(|t| t == operation_type)
 }
 
-/// Returns the time since which the operation of this ID and type is in phase Operate; `None` if it
-/// is not.
+/// Returns the time since which the operation of this ID and type is in phase Operate; `None` in
+/// any other phase.
 ///
 /// An invalid time counts as the Unix epoch, as in Kuperator.
 #[must_use]
@@ -358,7 +360,7 @@ pub fn allowed_since(labels: &Labels, id: &str, operation_type: &str) -> Option<
     Some(LifecycleTime::parse(since).map_or(Timestamp::UNIX_EPOCH, |time| time.0))
 }
 
-/// Remaining time of an operation delay in seconds that began at `since`; `None` if it is over.
+/// Remaining time of an operation delay that began at `since`; `None` once the delay is over.
 #[must_use]
 pub fn remaining_delay(
     since: Timestamp,
@@ -366,7 +368,7 @@ pub fn remaining_delay(
     now: Timestamp,
 ) -> Option<Duration> {
     let delay = SignedDuration::from_secs(i64::from(delay_seconds.unwrap_or_default()));
-    // The label may hold any time, also one that overflows.
+    // The label may contain any time, also one that overflows.
     let until = since.checked_add(delay).unwrap_or(Timestamp::MAX);
     Duration::try_from(until.duration_since(now)).ok().filter(|wait| !wait.is_zero())
 }

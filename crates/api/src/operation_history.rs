@@ -1,5 +1,6 @@
-//! History of the operations on a Pod, an annotation: when each operation entered its stages, and how it ended. The
-//! lifecycle labels hold the same only while an operation is in the stage.
+//! History of the operations on a Pod, stored in an annotation: the times at which each operation
+//! entered its stages, and its result. Lifecycle labels contain a time only while the operation is
+//! in that stage.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::{
     lifecycle::{LabelKind, Operation},
 };
 
-/// Number of operations in a history; a new one takes the place of the oldest.
+/// Maximum number of operations in a history; a new operation replaces the oldest.
 const OPERATIONS_MAX: usize = 4;
 
 /// Labels whose values are times.
@@ -35,19 +36,19 @@ pub struct OperationHistory {
     records: Vec<OperationRecord>,
 }
 
-/// What is known of one operation.
+/// Times and result of one operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationRecord {
     /// ID of the operation.
     pub id: OperationId,
-    /// Its type; empty if it is not known.
+    /// Type of the operation; empty if unknown.
     #[serde(rename = "type")]
     pub operation_type: OperationType,
-    /// The time from which the others are counted.
+    /// Time to which `milliseconds` are relative.
     start: MicroTime,
     /// Milliseconds from `start` to the times in the labels of the operation.
     milliseconds: BTreeMap<LabelKind, i64>,
-    /// How it ended; `None` while it is in progress.
+    /// Result and time of the end; `None` while the operation is in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     end: Option<RecordedEnd>,
 }
@@ -60,7 +61,7 @@ struct RecordedEnd {
     milliseconds: i64,
 }
 
-/// How an operation ended.
+/// Result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OperationResult {
@@ -82,7 +83,8 @@ impl OperationResult {
 }
 
 impl OperationHistory {
-    /// Reads the annotation. A text that is not a history is an empty one: others may write any text.
+    /// Parses the annotation. Invalid text yields an empty history, because other clients may write
+    /// any text.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
@@ -94,8 +96,8 @@ impl OperationHistory {
         &self.records
     }
 
-    /// Records the times in the labels of an operation. A request at another time begins a new record, and ends that of the
-    /// earlier request.
+    /// Records the times in the labels of an operation. A request at another time starts a new
+    /// record, and ends the record of the earlier request.
     pub fn observe(&mut self, id: &OperationId, operation: &Operation) {
         let times: BTreeMap<LabelKind, Timestamp> =
             TIMES.into_iter().filter_map(|kind| Some((kind, operation.time(kind)?))).collect();
@@ -138,20 +140,21 @@ impl OperationHistory {
 }
 
 impl OperationRecord {
-    /// Returns the time that the label of this kind held, in whole milliseconds.
+    /// Returns the recorded time of the label of this kind, truncated to milliseconds.
     #[must_use]
     pub fn time(&self, kind: LabelKind) -> Option<Timestamp> {
         self.at(*self.milliseconds.get(&kind)?)
     }
 
-    /// Returns how and when the operation ended; `None` while it is in progress.
+    /// Returns the result and the time of the end; `None` while the operation is in progress.
     #[must_use]
     pub fn end(&self) -> Option<(OperationResult, Timestamp)> {
         let RecordedEnd { result, milliseconds } = self.end?;
         Some((result, self.at(milliseconds)?))
     }
 
-    /// Returns whether a request at this time is that of the operation; one without a time is.
+    /// Returns whether the request at this time is the recorded one; true if either time is
+    /// unknown.
     fn is_request_of(&self, requested: Option<Timestamp>) -> bool {
         let recorded = self.milliseconds.get(&LabelKind::Operating);
         match (recorded, requested) {
@@ -160,7 +163,8 @@ impl OperationRecord {
         }
     }
 
-    /// How it has ended if it is not in progress any more: cancelled if its requester had not finished it.
+    /// Result of an operation that is no longer in progress: cancelled unless its requester
+    /// finished it.
     fn result_if_ended(&self) -> OperationResult {
         let is_finished = self.milliseconds.contains_key(&LabelKind::Operated);
         if is_finished { OperationResult::Completed } else { OperationResult::Cancelled }

@@ -13,7 +13,7 @@ use crate::condition::Condition;
 pub const REPLACE: &str = "Replace";
 /// Action that restarts containers.
 pub const RESTART: &str = "Restart";
-/// Action that deletes each Pod, which its workload then creates again.
+/// Action that deletes each Pod, which its workload then recreates.
 pub const RECREATE: &str = "Recreate";
 
 /// Default of [`OperationJobSpec::active_deadline_seconds`].
@@ -53,9 +53,9 @@ pub const TTL_SECONDS_AFTER_FINISHED: i32 = 1_800;
 #[x_kube(validation = Rule::new("(has(self.dryRun) && self.dryRun) == (has(oldSelf.dryRun) && oldSelf.dryRun)")
     .message("spec.dryRun: spec.dryRun is immutable").reason(Reason::FieldValueForbidden))]
 pub struct OperationJobSpec {
-    /// What is done to the Pods: Replace creates a replacement of each Pod of a CollaSet before the
-    /// Pod is deleted; Restart restarts containers; Recreate deletes each Pod, which its workload
-    /// then creates again. Immutable.
+    /// Action on the Pods. Replace creates a replacement of each Pod of a CollaSet before the Pod
+    /// is deleted. Restart restarts containers. Recreate deletes each Pod, which its workload then
+    /// recreates. Immutable.
     #[schemars(schema_with = "action")]
     pub action: String,
 
@@ -63,22 +63,23 @@ pub struct OperationJobSpec {
     #[schemars(schema_with = "targets")]
     pub targets: Vec<OperationTarget>,
 
-    /// Number of targets that may be operated on; by default, all. It can be raised, not lowered.
+    /// Number of targets that may be operated on; by default, all. Can be raised, not lowered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self >= 0", "spec.partition: partition should not be negative"))]
     pub partition: Option<i32>,
 
-    /// Number of targets that are operated on at the same time; by default, all. Not Kuperator's.
+    /// Number of targets that are operated on at the same time; by default, all. Podops extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self >= 1", "spec.parallelism: parallelism should not be smaller than 1"))]
     pub parallelism: Option<i32>,
 
-    /// Starts no operation on further targets; those under way are completed. Not Kuperator's.
+    /// Starts no operation on further targets; operations in progress are completed. Podops
+    /// extension.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pause: bool,
 
-    /// Reports in the status what would be done to each target, and changes no Pod. Immutable. Not
-    /// Kuperator's.
+    /// Reports the planned operation on each target in the status, and changes no Pod. Immutable.
+    /// Podops extension.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
 
@@ -200,16 +201,16 @@ pub enum Progress {
     /// Not started.
     #[default]
     Pending,
-    /// Under way.
+    /// In progress.
     Processing,
-    /// It failed; final.
+    /// Failed; final.
     Failed,
-    /// It succeeded; final.
+    /// Succeeded; final.
     Succeeded,
 }
 
 impl Progress {
-    /// Returns whether it does not change any more.
+    /// Returns whether the progress is final.
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Failed | Self::Succeeded)
@@ -230,16 +231,16 @@ pub struct TargetStatus {
     /// Time at which the operation succeeded or failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Time>,
-    /// Further facts: NewPod (the Pod that took over), Method (how containers are restarted), UID (of
-    /// the Pod when the operation started), Waiting (what the operation waits for), Released.
+    /// Details: NewPod (name of the replacement), Method (restart method of containers), UID (of
+    /// the Pod when the operation started), Waiting (reason why the operation waits), Released.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra_info: BTreeMap<String, String>,
-    /// Why the operation failed.
+    /// Reason why the operation failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<TargetError>,
 }
 
-/// Why the operation on a target failed.
+/// Reason why the operation on a target failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TargetError {

@@ -1,4 +1,4 @@
-//! PodDecoration: what is added to the Pods of CollaSets, such as sidecars, independently of their
+//! PodDecoration: changes to the Pods of CollaSets, such as sidecars, independently of their
 //! templates.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -67,17 +67,17 @@ pub struct PodDecorationSpec {
     #[schemars(schema_with = "selector_schema")]
     pub selector: Option<LabelSelector>,
 
-    /// Order among the decorations of a Pod: those with a higher weight are applied later, and see
-    /// what the earlier ones have added. Those with the same weight are applied in the order of
+    /// Order among the decorations of a Pod: decorations with a higher weight are applied later, to
+    /// the result of the earlier ones. Decorations with the same weight are applied in the order of
     /// their names. Defaults to 0.
     #[serde(default)]
     pub weight: i32,
 
-    /// Which Pods get a new revision.
+    /// Selects the Pods that get a new revision.
     #[serde(default)]
     pub update_strategy: DecorationUpdateStrategy,
 
-    /// What is added to the Pods.
+    /// Changes to the Pods.
     #[serde(default)]
     pub template: DecorationTemplate,
 }
@@ -86,17 +86,17 @@ fn history_limit() -> i32 {
     HISTORY_LIMIT
 }
 
-/// Which Pods get a new revision.
+/// Selects the Pods that get a new revision.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DecorationUpdateStrategy {
-    /// Limits the Pods that get a new revision; without it, all do.
+    /// Limits the Pods that get a new revision. By default, all selected Pods get it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<DecorationRollingUpdate>,
 }
 
-/// Limits the Pods that get a new revision; `selector` takes precedence over `partition`. The other
-/// Pods keep the revision that they have; those without one get `status.currentRevision`.
+/// Limits the Pods that get a new revision; `selector` takes precedence over `partition`. All other
+/// Pods keep their revision; Pods without a revision get `status.currentRevision`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DecorationRollingUpdate {
@@ -117,7 +117,7 @@ pub struct DecorationRollingUpdate {
 pub struct PodDecorationStatus {
     /// Generation of the spec that this status is based on.
     pub observed_generation: i64,
-    /// Revision that Pods outside the scope of the update get if they have none.
+    /// Revision for Pods outside the scope of the update that have no revision.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub current_revision: String,
     /// Revision of the current template.
@@ -141,7 +141,7 @@ pub struct PodDecorationStatus {
     /// Number of available selected Pods with the updated revision.
     #[serde(skip_serializing_if = "is_zero")]
     pub updated_available_pods: i32,
-    /// Selected Pods by CollaSet, in the order of their names; the Pods of at most 1,000 in total.
+    /// Selected Pods by CollaSet, in the order of their names; at most 1,000 Pods in total.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub details: Vec<DecoratedSet>,
     /// Conditions: Ready, Stalled, Degraded, Progressing.
@@ -161,20 +161,20 @@ pub struct DecoratedSet {
     /// Name of the CollaSet.
     #[serde(rename = "collaSet")]
     pub colla_set: String,
-    /// Number of its Pods that the selector selects.
+    /// Number of selected Pods of the CollaSet.
     pub affected_replicas: i32,
-    /// The Pods.
+    /// Selected Pods of the CollaSet.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<DecoratedPod>,
 }
 
-/// Revision of the decoration that one Pod has.
+/// Revision of the decoration on one Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DecoratedPod {
     /// Name of the Pod.
     pub name: String,
-    /// Revision that the Pod has; empty if it is not decorated.
+    /// Revision on the Pod; empty if the Pod is not decorated.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub revision: String,
     /// True if the Pod is selected, but not decorated.

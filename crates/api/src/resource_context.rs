@@ -1,4 +1,5 @@
-//! ResourceContext: the owner of each instance ID, and the revision its next Pod is created from.
+//! ResourceContext: the owner of each instance ID, and the revision from which its next Pod is
+//! created.
 
 use std::collections::BTreeMap;
 

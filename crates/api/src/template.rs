@@ -1,8 +1,8 @@
 //! Embedded objects that are preserved as written: Pod templates and PersistentVolumeClaim
 //! templates.
 //!
-//! They are not modelled field by field, so that fields newer than this crate are preserved. Their
-//! schemas contain only the fields that validation rules and server-side apply need.
+//! The fields are not modelled, so that fields newer than this crate are preserved. The schemas
+//! contain only the fields that validation rules and server-side apply need.
 
 use std::collections::BTreeMap;
 

@@ -86,7 +86,7 @@ pub struct TransitionRule {
     /// service, PostCheck before it returns to service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<RuleStage>,
-    /// Not used by any operation of Podops or Kuperator: a rule with conditions applies to no Pod.
+    /// Not used by operations of Podops or Kuperator: a rule with conditions applies to no Pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<String>,
     /// Selects the Pods that the rule applies to. Defaults to all Pods of the selector.
@@ -241,8 +241,8 @@ pub struct CelRule {
     pub message: Option<String>,
 }
 
-/// Respects the PodDisruptionBudgets that select the Pod: it passes while each of them allows a
-/// disruption.
+/// Respects the PodDisruptionBudgets that select the Pod: the Pod passes while each of them allows
+/// a disruption.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DisruptionBudgetRule {}
 

@@ -27,7 +27,7 @@ pub const SERVICE_READY: &str = "pod.kusionstack.io/service-ready";
 pub const AVAILABLE_CONDITIONS: &str = "pod.kusionstack.io/available-conditions";
 
 /// Annotation. Time at which the last protection finalizer was removed from the Pod, in Unix
-/// nanoseconds; written with the removal of the finalizer. Not Kuperator's.
+/// nanoseconds; written with the removal of the finalizer. Podops extension.
 pub const RELEASED_AT: &str = "podopslifecycle.kusionstack.io/released-at";
 
 /// Prefix of the protection finalizers, which block operations on a Pod. Every finalizer that
@@ -69,19 +69,19 @@ pub const RULE_DETAIL: &str = "detail.podtransitionrule.kusionstack.io";
 pub const SKIP_RULES: &str = "podtransitionrule.kusionstack.io/skip-rule-conditions";
 
 /// Annotation. JSON `{"rules":["<rule>"],"until":"<RFC 3339>","reason":"<why>"}`: rules that do not
-/// apply to the Pod until that time; each use is reported by an event. Not Kuperator's.
+/// apply to the Pod until that time; each use is reported by an event. Podops extension.
 pub const BREAK_GLASS: &str = "podtransitionrule.kusionstack.io/break-glass";
 
-/// Finalizer of PodDecorations and OperationJobs, removed after the last Pod is rid of them. Kuperator
-/// adds it to PodTransitionRules, too; Podops only removes it from these.
+/// Finalizer of PodDecorations and OperationJobs, removed after the last Pod has been released.
+/// Kuperator also adds it to PodTransitionRules; Podops only removes it from them.
 pub const PROTECTED: &str = "finalizer.operating.kusionstack.io/protected";
 
-/// Annotation prefix. `<prefix>/<operation ID>`: trace of the operation, see docs/reference/protocol.md.
-/// Podops only.
+/// Annotation prefix. `<prefix>/<operation ID>`: trace of the operation, see
+/// docs/reference/protocol.md. Podops extension.
 pub const TRACE: &str = "trace.podopslifecycle.kusionstack.io";
 
-/// Annotation. JSON: when the last operations on the Pod entered their stages, and how they ended, see
-/// docs/reference/protocol.md. Podops only.
+/// Annotation. JSON: times at which the last operations on the Pod entered their stages, and
+/// results; see docs/reference/protocol.md. Podops extension.
 pub const OPERATION_HISTORY: &str = "podopslifecycle.kusionstack.io/operation-history";
 
 /// Label prefix. `<prefix>/<operation type>`: operations of that type are permitted.
@@ -93,8 +93,8 @@ pub const INSTANCE_ID: &str = "collaset.kusionstack.io/instance-id";
 /// Label. Requests the Pod's graceful deletion; any value.
 pub const TO_DELETE: &str = "collaset.kusionstack.io/to-delete";
 
-/// Annotation. How delete and evict requests for the Pod are handled: `Delete`, or `Replace`, with
-/// which its CollaSet creates a replacement first. Not Kuperator's.
+/// Annotation. Handling of delete and evict requests for the Pod: `Delete`, or `Replace`, by which
+/// the CollaSet creates a replacement first. Podops extension.
 pub const DELETION_POLICY: &str = "podopslifecycle.kusionstack.io/deletion-policy";
 
 /// Label of namespaces in which evictions wait for the lifecycle of Pods.
@@ -127,12 +127,12 @@ pub const CLAIM_TEMPLATE_HASH: &str = "collaset.kusionstack.io/pvc-template-hash
 /// Label. `true` on Pods and PersistentVolumeClaims that were removed from their CollaSet.
 pub const ORPHANED: &str = "collaset.kusionstack.io/orphaned";
 
-/// Annotation of a CollaSet: the name of a revision whose rollout goes on although it was stopped by
-/// its failure policy. Not Kuperator's.
+/// Annotation of a CollaSet: the name of a revision whose rollout continues although the failure
+/// policy stopped it. Podops extension.
 pub const RESUME_ROLLOUT: &str = "collaset.kusionstack.io/resume-rollout";
 
-/// Annotation of a CollaSet: `<revision>/<number>` of the last approved step of a rollout, whose pause
-/// ends, and those of the steps before it. Not Kuperator's.
+/// Annotation of a CollaSet: `<revision>/<number>` of a rollout step; approves this step and the
+/// steps before it, which ends their pauses. Podops extension.
 pub const APPROVED_STEP: &str = "collaset.kusionstack.io/approved-step";
 
 /// Annotation of a Pod template, set by `kubectl rollout restart`: another value restarts the
@@ -144,10 +144,10 @@ pub const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
 pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// Annotation. Integer, 0 by default; among equally healthy Pods, the one with the highest priority
-/// is updated first. Not Kuperator's.
+/// is updated first. Podops extension.
 pub const UPDATE_PRIORITY: &str = "collaset.kusionstack.io/update-priority";
 
-/// Annotation. JSON: what each container ran before an in-place update.
+/// Annotation. JSON: state of each container before an in-place update.
 pub const LAST_POD_STATUS: &str = "collaset.kusionstack.io/last-pod-status";
 
 /// Label. Name of the ControllerRevision that a Pod was created from.
@@ -162,28 +162,30 @@ pub const REVISION_COLLISION: &str = "controller.kubernetes.io/collision";
 /// Finalizer of a CollaSet, removed after its Pods and its ResourceContext are released.
 pub const PRE_RECLAIM: &str = "apps.kusionstack.io/pre-reclaim";
 
-/// Annotation on the new Pod of a replacement: the name of the Pod that it replaces. Unlike the label
-/// [`REPLACE_PAIR_ORIGIN_NAME`], it stays when that Pod is gone. Not Kuperator's.
+/// Annotation on the new Pod of a replacement: the name of the Pod that it replaces. Unlike the
+/// label [`REPLACE_PAIR_ORIGIN_NAME`], the annotation is kept after that Pod is deleted. Podops
+/// extension.
 pub const REPLACEMENT_OF: &str = "collaset.kusionstack.io/replacement-of";
 
-/// Annotation beside [`TO_REPLACE`]: the UID of the OperationJob that has requested the replacement,
-/// and may cancel it. Not Kuperator's.
+/// Annotation beside [`TO_REPLACE`]: the UID of the OperationJob that requested the replacement and
+/// may cancel it. Podops extension.
 pub const REPLACE_REQUESTED_BY: &str = "operationjob.kusionstack.io/replace-requested-by";
 
-/// Annotation. JSON `{"job":"<UID>","containers":{"<name>":"<container ID>"}}`: the OperationJob that
-/// last restarted containers of the Pod in place, and the containers that ran before. Not
-/// Kuperator's.
+/// Annotation. JSON `{"job":"<UID>","containers":{"<name>":"<container ID>"}}`: the OperationJob
+/// that last restarted containers of the Pod in place, and the containers that ran before. Podops
+/// extension.
 pub const RESTARTED: &str = "operationjob.kusionstack.io/restarted";
 
-/// Finalizer that Kuperator's OperationJobs add to the Pods that they replace; Podops only removes it.
+/// Finalizer that Kuperator's OperationJobs add to the Pods that they replace; Podops only removes
+/// it.
 pub const REPLACE_PROTECTED: &str = "finalizer.operationjob.kusionstack.io/replace-protected";
 
 /// Annotation. JSON `[{"name":"<PodDecoration>","revision":"<ControllerRevision>"}]`: the
 /// decorations that a Pod was built with.
 pub const DECORATIONS: &str = "poddecoration.kusionstack.io/revisions";
 
-/// Prefix of a label. `<prefix><PodDecoration>` on a Pod: the revision of the decoration that the Pod
-/// was built with.
+/// Prefix of a label. `<prefix><PodDecoration>` on a Pod: the revision of the decoration that the
+/// Pod was built with.
 pub const DECORATION_LABEL_PREFIX: &str = "poddecoration.kusionstack.io/pd-";
 
 /// Keys in the data of a ResourceContext entry.
@@ -200,7 +202,7 @@ pub mod context {
     pub const REPLACE_NEW_POD_ID: &str = "ReplaceNewPodID";
     /// On the new Pod of a replacement: the ID of its origin.
     pub const REPLACE_ORIGIN_POD_ID: &str = "ReplaceOriginPodID";
-    /// `true` while the Pod is scaled in; the ID is dropped once the Pod is deleted.
+    /// `true` while the Pod is scaled in; the ID is removed once the Pod is deleted.
     pub const SCALE_IN: &str = "ScaleIn";
     /// Decorations that the ID's next Pod is created with, in the format of
     /// [`DECORATIONS`](super::DECORATIONS).

@@ -1,8 +1,8 @@
-//! Decodes the objects of a collection one by one, so that one that cannot be decoded does not
-//! affect the others. Pure: text in, objects out.
+//! Decodes the objects of a collection one by one, so that an object that cannot be decoded does
+//! not affect the others. Pure: text in, objects out.
 //!
-//! The API server accepts what typed decoders reject: fields nested up to 10,000 deep, and times
-//! after the year 9999. serde_json and jiff reject them, and with them the whole list.
+//! The API server accepts objects that typed decoders reject: fields nested up to 10,000 deep, and
+//! times after the year 9999. serde_json and jiff reject them, and with them the whole list.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -22,12 +22,12 @@ pub enum Decoded<K> {
     Invalid(Box<InvalidObject>),
 }
 
-/// What is known of an object that cannot be decoded.
+/// Metadata of an object that cannot be decoded, and the error.
 #[derive(Clone, Debug)]
 pub struct InvalidObject {
     /// Namespace, name, UID, resourceVersion, finalizers and deletion timestamp.
     pub metadata: ObjectMeta,
-    /// Why it cannot be decoded.
+    /// Reason for which the object cannot be decoded.
     pub error: String,
 }
 
@@ -143,8 +143,8 @@ impl<K: Resource + Clone> Resource for Decoded<K> {
 /// Fields of a JSON object, not decoded.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
-/// Removes `metadata.managedFields`, which no operator reads, and which any client may fill with
-/// what cannot be decoded: they may be nested more deeply than serde_json permits.
+/// Removes `metadata.managedFields`, which no operator reads. Any client may nest them more deeply
+/// than serde_json permits, so that they cannot be decoded.
 ///
 /// # Errors
 ///
@@ -206,7 +206,7 @@ mod tests {
         pod
     }
 
-    /// Decodes a list of Pods; an error counts as its object's name and its cause.
+    /// Decodes a list of Pods; an error is returned as its object's name and its cause.
     fn decode(list: &str) -> Vec<Result<String, String>> {
         let list: ObjectList<Decoded<Pod>> = serde_json::from_str(list).unwrap();
         let items = list.items.into_iter().map(|item| match item.into_result() {

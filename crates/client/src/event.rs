@@ -9,7 +9,7 @@ pub struct EventReason {
     pub severity: Severity,
     /// Kinds of the objects that it is published on, comma-separated.
     pub objects: &'static str,
-    /// When it is published, and what to do about it if something has to be done.
+    /// Condition under which the event is published, and the remedy if one is needed.
     pub meaning: &'static str,
     /// True if events of this reason are published for few objects of a namespace in a minute, because it
     /// may apply to thousands at once.

@@ -1,4 +1,4 @@
-//! Metrics as data: what each is called, counts and is labelled with.
+//! Metrics as data: name, help text and labels.
 
 /// One metric: a row of `docs/reference/metrics.md`.
 #[derive(Clone, Copy, Debug, PartialEq)]

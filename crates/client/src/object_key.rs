@@ -2,8 +2,9 @@
 
 use kube::Resource;
 
-/// Returns whether a name or a namespace stands in the URL of its object as it is. What users write as
-/// a reference may be anything, `kube` does not escape it, and `a/b` or `a?b` would be another URL.
+/// Returns whether a name or a namespace stands in the URL of its object as it is. References
+/// written by users may contain any text, `kube` does not escape them, and `a/b` or `a?b` would be
+/// another URL.
 #[must_use]
 pub fn is_path_segment(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"/%?#".contains(&byte);

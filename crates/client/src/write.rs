@@ -100,7 +100,7 @@ pub enum Change {
     Json(json_patch::Patch),
 }
 
-/// What the API server does with fields that the kind does not have.
+/// Handling by the API server of fields that the kind does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldValidation {
     /// Drops them, and returns a warning.
@@ -234,7 +234,8 @@ impl JsonPatch {
         }))
     }
 
-    /// Sets each label to its value, or removes it if there is none; a label to remove must exist.
+    /// Sets each label to its value, or removes it if the value is `None`; a label to remove must
+    /// exist.
     #[must_use]
     pub fn change_labels(self, changes: &BTreeMap<String, Option<String>>) -> Self {
         self.change_map("labels", changes)

@@ -1,4 +1,4 @@
-//! Model check of a cache and the operator's own writes: what the cache contains when the operator
+//! Model check of a cache and the operator's own writes: the content of the cache when the operator
 //! decides, for every order of events, lists of several pages and interrupted watches.
 //!
 //! Modelled actors: the API server with two objects, each on a page of its own; another client that
@@ -32,7 +32,7 @@ const INTERRUPTIONS: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Object {
     version: u8,
-    /// Whether the selector of the watch matches it.
+    /// True if the selector of the watch matches the object.
     selected: bool,
 }
 
@@ -151,13 +151,13 @@ enum Step {
 /// A protection that the product has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
-    /// The versions of listed objects count only when the list is complete.
+    /// The versions of listed objects are valid only once the list is complete.
     CompleteLists,
     /// A cache that stays behind is listed again.
     ListingAgain,
-    /// A list counts for a write only if it began after the write.
+    /// A list contains a write only if it began after the write.
     OrderOfLists,
-    /// It must have begun after the response, not after the decision.
+    /// The list must have begun after the response, not after the decision.
     OrderOfResponses,
 }
 
@@ -207,7 +207,7 @@ impl World {
         version
     }
 
-    /// Whether the operator considers its cache to contain its last write.
+    /// Returns true if the operator considers its cache to contain its last write.
     fn is_fresh(&self, without: Option<Without>) -> bool {
         let Some(Written { version, observed, .. }) = self.last_write else { return true };
         let now = self.cache_version(without);
@@ -219,7 +219,7 @@ impl World {
         write.is_observed_by(now)
     }
 
-    /// Whether the operator would decide on a state that lacks its last write.
+    /// Returns true if the operator would decide on a state without its last write.
     fn decides_without_last_write(&self, without: Option<Without>) -> bool {
         let Some(Written { object, version, .. }) = self.last_write else { return false };
         if self.request.is_some() || !self.is_fresh(without) {
@@ -261,7 +261,7 @@ impl World {
         Some((change, event))
     }
 
-    /// Whether the watch delivers nothing more unless something changes.
+    /// Returns true if the watch delivers nothing more unless an object changes.
     fn is_quiet(&self) -> bool {
         matches!(self.watch, Watch::Watching { version } if self.next_change(version).is_none())
     }

@@ -1,9 +1,9 @@
 //! PodDecorations: which revision of each a Pod gets, and how a Pod template changes by them.
 //!
-//! A decoration is applied by the CollaSet that owns the Pod: [`Decorations`] is part of the observed
-//! state of every CollaSet of the namespace, so that all of them decide by the same objects, and no
-//! decision is kept in memory. What concerns the decoration itself (its revisions, finalizer and
-//! status) is in [`plan`] and [`status`].
+//! A decoration is applied by the CollaSet that owns the Pod: [`Decorations`] is part of the
+//! observed state of every CollaSet of the namespace, so that all of them decide by the same
+//! objects, and no decision is kept in memory. The decoration's own objects (its revisions,
+//! finalizer and status) are in [`plan`] and [`status`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -58,7 +58,7 @@ pub struct Decoration {
     pub scope: Scope,
     /// Name of the updated revision; `None` while its ControllerRevision does not exist.
     pub updated: Option<RevisionName>,
-    /// Revision that Pods out of scope get if they have none; `None` if there is none.
+    /// Revision that Pods out of scope get if they have none; `None` if it does not exist.
     pub current: Option<RevisionName>,
     /// Content of the existing revisions.
     pub revisions: BTreeMap<RevisionName, Arc<DecorationRevision>>,
@@ -69,12 +69,12 @@ pub struct Decoration {
 pub struct Decorations {
     /// The decorations.
     pub known: BTreeMap<DecorationName, Decoration>,
-    /// Decorations that cannot be decoded: which Pods they select is not known, so Pods keep what they
-    /// have of them.
+    /// Decorations that cannot be decoded: their selectors are unknown, so Pods keep the revisions
+    /// that they have of them.
     pub undecodable: BTreeSet<DecorationName>,
 }
 
-/// What a Pod has to be chosen by.
+/// Facts of a Pod by which its decorations are chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Decorated<'a> {
     /// Instance of the Pod.
@@ -124,9 +124,10 @@ impl Decorations {
         choices
     }
 
-    /// Returns what to record of an instance whose Pod has these labels and decorations, so that its
-    /// next Pod has the same; `None` if that follows from the PodDecorations alone. A decoration that
-    /// does not concern the Pod yet, because of a partition, is recorded with an empty revision.
+    /// Returns the decorations to record for an instance whose Pod has these labels and
+    /// decorations, so that its next Pod has the same; `None` if they follow from the
+    /// PodDecorations alone. A decoration that does not concern the Pod yet, because of a
+    /// partition, is recorded with an empty revision.
     #[must_use]
     pub fn to_record(
         &self,

@@ -1,4 +1,4 @@
-//! Metrics that only collaset-operator exports, as a table, and what a reconcile adds to them.
+//! Metrics that only collaset-operator exports, as a table, and the contributions of a status.
 //! `shell::metrics` registers them.
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ pub(crate) const ROLLOUT_DURATION: Metric = Metric::histogram(
 pub const METRICS: [&Metric; 5] =
     [&COLLASETS, &DEGRADED_COLLASETS, &WAITING_PODS, &PODS, &ROLLOUT_DURATION];
 
-/// What one CollaSet contributes to each gauge, by the value of its second label.
+/// Contributions of one CollaSet to each gauge, by the value of its second label.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contributions {
     /// To [`COLLASETS`].
@@ -56,7 +56,7 @@ pub struct Contributions {
     pub pods: BTreeMap<String, i64>,
 }
 
-/// Returns what a CollaSet with this status contributes.
+/// Returns the contributions of a CollaSet with this status.
 #[must_use]
 pub fn contributions(status: &CollaSetStatus) -> Contributions {
     let mut waiting = BTreeMap::new();
@@ -84,12 +84,12 @@ pub struct Rollout {
     since: Timestamp,
 }
 
-/// What a status means for the rollout that was in progress before.
+/// Progress of the measured rollout after a new status.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RolloutProgress {
     /// This rollout is in progress.
     InProgress(Rollout),
-    /// It took this time, in seconds.
+    /// The rollout completed after this time, in seconds.
     Complete(f64),
     /// No rollout is in progress.
     None,

@@ -34,8 +34,8 @@ pub struct StatusReport {
     pub requeue_after: Option<Duration>,
 }
 
-/// Computes the status from the observed state. Counts are of what was observed, never of what was
-/// just written. `failures` are the writes that failed in this reconcile.
+/// Computes the status from the observed state. Counts are of observed Pods, and do not include the
+/// writes of this reconcile. `failures` are the writes that failed in this reconcile.
 #[must_use]
 pub fn status(
     observed: &Observed,
@@ -171,7 +171,7 @@ fn last_progress(
     Some(previous.unwrap_or_else(|| Time(whole_second(now))))
 }
 
-/// What changes in a status when a rollout progresses or gets another goal.
+/// Part of a status that changes when a rollout progresses or gets another goal.
 #[derive(PartialEq, Eq)]
 struct Progress<'a> {
     generation: i64,
@@ -228,7 +228,7 @@ fn significant_conditions(
     significant.map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref()))
 }
 
-/// What prevents changes, or Pods from starting.
+/// Problems that prevent changes, or Pods from starting.
 struct Problems<'a> {
     blockers: Vec<&'a Blocker>,
     failing_pods: Option<FailingPods>,
@@ -360,7 +360,7 @@ fn progressing(
     }
 }
 
-/// What the condition Progressing means for tools that wait for the CollaSet.
+/// Maps the condition Progressing to the condition Ready, for tools that wait for the CollaSet.
 fn readiness(progressing: &ConditionReason) -> Readiness {
     let stalled =
         [reasons::ROLLOUT_HALTED, reasons::ROLLED_BACK, reasons::PROGRESS_DEADLINE_EXCEEDED];
@@ -394,7 +394,7 @@ fn progressing_message(
     failures_message(plan)
 }
 
-/// Which step of the rollout is complete, and how the rollout goes on; empty if it does not pause.
+/// Returns the completed step, and how to continue the rollout; empty if the rollout is not paused.
 pub(crate) fn pause_message(plan: &Plan) -> String {
     let Some(CurrentStep { revision, step, steps, continues_at, .. }) = plan.rollout.paused()
     else {
@@ -408,7 +408,7 @@ pub(crate) fn pause_message(plan: &Plan) -> String {
     )
 }
 
-/// Why a rollout was stopped, and how it goes on; empty if it was not.
+/// Returns the failures that stopped a rollout, and how to resume it; empty if it was not stopped.
 pub(crate) fn failures_message(plan: &Plan) -> String {
     let Failures { failed, threshold, halted, .. } = &plan.failures;
     let Some(halted) = halted else { return String::new() };

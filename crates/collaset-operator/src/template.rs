@@ -1,4 +1,4 @@
-//! Pod templates: what differs between two of them, and the resources of their containers.
+//! Pod templates: differences between two of them, and the resources of their containers.
 
 pub mod compare;
 pub mod resources;

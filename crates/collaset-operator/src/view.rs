@@ -47,7 +47,7 @@ impl OwnOperation {
     }
 }
 
-/// What a Pod is built from.
+/// Revisions from which a Pod is built.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodSource {
     /// Revision of its CollaSet.
@@ -246,8 +246,8 @@ impl Observed {
 
     /// Pods that count as replicas.
     ///
-    /// Terminating and terminal Pods do not count, so that their replacements are created at once.
-    /// With persistent names they do, because the replacement needs the same name.
+    /// Terminating and terminal Pods are not replicas, so that their replacements are created at
+    /// once. With persistent names they are, because the replacement needs the same name.
     pub fn active(&self) -> impl Iterator<Item = &PodView> {
         let names = self.has_persistent_names();
         self.all().filter(move |pod| names || !pod.deleting && !pod.terminal)
@@ -326,20 +326,20 @@ pub struct PodView {
     pub claims: BTreeSet<ClaimName>,
     /// Containers in spec order.
     pub containers: Vec<Container>,
-    /// What the kubelet reports of the containers.
+    /// State of the containers, as the kubelet reports it.
     pub reports: Vec<ContainerReport>,
     /// `metadata.generation`.
     pub generation: i64,
     /// Generation observed by the kubelet; `None` on clusters whose kubelets do not report it.
     pub observed_generation: Option<i64>,
-    /// State of a pending resize; `None` if there is none.
+    /// State of a pending resize; `None` without one.
     pub resize: Option<Resize>,
     /// Reason, reported by scheduler or kubelet, why the Pod does not run.
     pub not_running_reason: Option<String>,
 }
 
-/// What the kubelet reports of a container. In a list rather than in maps by name, which would take
-/// 2 KiB for each Pod.
+/// State of a container, as the kubelet reports it. In a list rather than in maps by name, which
+/// would take 2 KiB for each Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerReport {
     /// Name of the container.
@@ -419,7 +419,7 @@ impl PodView {
         self.labels.contains_key(key)
     }
 
-    /// What the Pod was built from, or last updated to.
+    /// Revisions from which the Pod was built, or to which it was last updated.
     #[must_use]
     pub fn source(&self) -> PodSource {
         PodSource { revision: self.revision.clone(), decorations: self.decorations.clone() }
@@ -462,7 +462,7 @@ impl PodView {
         other_reference(&container.image, &self.report(&container.name)?.image_id)
     }
 
-    /// What the kubelet reports of a container.
+    /// Returns the state of a container, as the kubelet reports it.
     #[must_use]
     pub fn report(&self, container: &str) -> Option<&ContainerReport> {
         self.reports.iter().find(|report| report.name == container)

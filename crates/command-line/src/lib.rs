@@ -11,7 +11,7 @@ use kube::core::Status;
 /// Exit status of a command line that cannot be parsed, as clap defines it.
 const USAGE: u8 = 2;
 
-/// Prints help or the version as requested, or the error in one line, followed by `advice`. Returns the
+/// Prints the requested help or version, or the error in one line followed by `advice`. Returns the
 /// exit status.
 #[must_use]
 pub fn usage_status(error: &clap::Error, advice: &str) -> ExitCode {
@@ -25,7 +25,7 @@ pub fn usage_status(error: &clap::Error, advice: &str) -> ExitCode {
         };
     }
     let text = error.to_string();
-    // What follows is a hint and the usage.
+    // The rest of clap's message is a hint and the usage.
     let message = text.split("\n\n").next().unwrap_or_default();
     let message = message.strip_prefix("error: ").unwrap_or(message);
     let words: Vec<&str> = message.split_whitespace().collect();
@@ -43,7 +43,7 @@ pub fn report(error: &anyhow::Error) {
 }
 
 fn print(message: &str) {
-    // Its reader may have ended, too.
+    // stderr may be a closed pipe.
     drop(writeln!(io::stderr(), "Error: {message}"));
 }
 
@@ -52,15 +52,16 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Precedes the answer of the API server in the text of an error that it caused, which follows in the chain.
+/// Separator before an API server error in the text of the error that wraps it; the API server
+/// error itself follows in the chain.
 const ANSWER: &str = ": ApiError: ";
 
-/// The error and its causes in one line, without repetitions.
+/// Returns the error and its causes in one line, without repetitions.
 #[must_use]
 pub fn one_line(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
-        // The API server's message, without the fields of its status.
+        // Message of the Status, without its other fields.
         let text = status(cause).map_or_else(|| cause.to_string(), |status| status.message.clone());
         let text = text.split(ANSWER).next().unwrap_or_default().replace(['\r', '\n'], " ");
         if !parts.iter().any(|part| part.contains(&text)) {
@@ -70,7 +71,7 @@ pub fn one_line(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
-/// Returns the answer of the API server that is this cause.
+/// Returns the Status if this cause is an error response of the API server.
 fn status<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a Status> {
     if let Some(kube::Error::Api(status)) = cause.downcast_ref() {
         return Some(status);
@@ -94,7 +95,7 @@ mod tests {
         assert_eq!(one_line(&listed), "cannot list the Pods: pods is forbidden: no");
         let missing = anyhow::Error::new(answer(404, "404 page not found", "Failed to parse"));
         assert_eq!(one_line(&missing), "404 page not found");
-        // As the errors of watches are.
+        // Errors of watches repeat their cause.
         let watch = format!("failed to start watching object: {}", forbidden());
         let watched = anyhow::Error::new(forbidden()).context(watch);
         let expected = "failed to start watching object: pods is forbidden: no";

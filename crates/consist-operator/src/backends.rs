@@ -1,8 +1,8 @@
 //! Backends: the proxies and load balancers that route traffic to Pods.
 //!
 //! In: the desired traffic of an employer's Pods. Out: the observed traffic of each Pod. Planning,
-//! not the backend, decides when a Pod is released or counts as available. Each module here holds
-//! one backend's parameters, the parsing of its responses and its decisions; its calls are in
+//! not the backend, decides when a Pod is released or available. Each module here holds one
+//! backend's parameters, the parsing of its responses and its decisions; its calls are in
 //! `shell::backend`.
 
 pub mod alibaba_clb;
@@ -26,7 +26,7 @@ use serde_json::Value;
 
 use crate::traffic::{DesiredTraffic, Traffic};
 
-/// An employer, with what a backend needs of it.
+/// Fields of an employer that backends need.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Employer {
     /// Kind, such as `Service`.
@@ -52,7 +52,7 @@ impl Employer {
         employer_key(&self.kind, &self.namespace, &self.name)
     }
 
-    /// Parses the backend parameters; a missing annotation counts as an empty object.
+    /// Parses the backend parameters; a missing annotation is parsed as an empty object.
     ///
     /// # Errors
     ///
@@ -102,7 +102,7 @@ pub struct DesiredMember {
     pub traffic: DesiredTraffic,
 }
 
-/// Why a sync with a backend failed, or is incomplete.
+/// Reasons for which a sync with a backend failed, or is incomplete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
     /// The employer's configuration is invalid or rejected by the backend; only an edit helps.
@@ -116,7 +116,7 @@ pub enum BackendError {
     InvalidResponse(String),
 }
 
-/// Why the backend of an employer cannot be determined.
+/// Reasons for which the backend of an employer cannot be determined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownBackend {
     /// The operator has no backend of this name.
@@ -167,10 +167,10 @@ pub type TrafficByPod = BTreeMap<Uid, Traffic>;
 pub struct SyncResult {
     /// Observed traffic, by UID of the Pod.
     pub observed: TrafficByPod,
-    /// Why the observation is incomplete.
+    /// Reason for which the observation is incomplete.
     pub error: Option<BackendError>,
-    /// Why the backend does not fulfill part of the desired state, though the observation is
-    /// complete: it has no capacity, or rejects a Pod.
+    /// Reason for which the backend does not fulfill part of the desired state, though the
+    /// observation is complete: it has no capacity, or rejects a Pod.
     pub unfulfilled: Option<BackendError>,
 }
 

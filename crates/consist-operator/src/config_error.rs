@@ -1,4 +1,4 @@
-//! Why the operator cannot start with its flags, or why one of its tasks failed.
+//! Reasons for which the operator cannot start with its flags, or one of its tasks failed.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -12,7 +12,7 @@ use crate::{
 /// Cause of another library.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why the operator cannot start, or why one of its tasks failed.
+/// Reasons for which the operator cannot start, or one of its tasks failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A metric is registered twice.

@@ -51,7 +51,7 @@ impl<'a> EmployerKey<'a> {
 pub struct InvalidAnnotation<E: Error + 'static> {
     /// Key of the annotation.
     pub key: &'static str,
-    /// What is wrong with its text.
+    /// Error in the annotation's text.
     pub source: E,
 }
 

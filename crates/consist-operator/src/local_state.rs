@@ -191,7 +191,7 @@ impl LocalState {
         }
     }
 
-    /// Records the result of a sync, and returns it with what earlier syncs observed.
+    /// Records the result of a sync, and returns it with the observations of earlier syncs.
     pub fn record_sync(
         &mut self,
         desired: DesiredState,

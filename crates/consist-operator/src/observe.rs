@@ -290,7 +290,7 @@ impl SlimPod {
 
 /// Returns the Pods that an employer selects, and those that it has not released yet.
 ///
-/// A Pod that the employer would never stop sending traffic to counts as not selected.
+/// A Pod that the employer would never stop sending traffic to is treated as not selected.
 #[must_use]
 pub fn members(
     pods: &[Arc<SlimPod>],

@@ -75,7 +75,7 @@ pub struct WaitingPod {
     pub pod: PodName,
     /// UID of the Pod.
     pub uid: Uid,
-    /// Message that states what the Pod waits for.
+    /// Message that states the cause of the wait.
     pub reason: String,
     /// True if the Pod is draining, false if it waits for traffic.
     pub draining: bool,
@@ -249,7 +249,7 @@ enum Decision {
     AddFinalizer,
     Release,
     Wait {
-        /// What the Pod waits for.
+        /// Cause of the wait.
         reason: String,
         /// Time at which the wait ends without a further observation, if there is one.
         until: Option<Timestamp>,

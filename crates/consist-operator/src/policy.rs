@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::traffic::Traffic;
 
-/// What happens to a Pod that still receives traffic when its drain deadline expires.
+/// Action for a Pod that still receives traffic when its drain deadline expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum AtDeadline {
     /// The Pod keeps its finalizer until it is drained.
@@ -42,14 +42,14 @@ pub enum DrainStatus {
     Drained,
     /// The Pod must wait.
     Pending {
-        /// Message that states what the Pod waits for.
+        /// Message that states the cause of the wait.
         reason: String,
         /// Time at which the wait ends without a further observation, if there is one.
         until: Option<Timestamp>,
     },
 }
 
-/// Why the text of a drain policy is invalid.
+/// Reasons for which the text of a drain policy is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidDrainPolicy {
     /// The text is not JSON of the expected form.
@@ -97,8 +97,8 @@ impl DrainPolicy {
         })
     }
 
-    /// Message of a Pod without traffic that does not count as drained yet; without the seconds
-    /// left, so that it stays the same between reconciles.
+    /// Message of a Pod without traffic that is not drained yet; without the remaining seconds, so
+    /// that it stays the same between reconciles.
     fn converging(&self) -> String {
         format!(
             "no traffic observed for less than {}s (minSeconds); waiting for proxies to converge",

@@ -15,9 +15,9 @@ pub const SERVICES: Resource = Resource { group: "", version: "v1", plural: "ser
 
 /// Renders the JSON patch of a Pod's finalizers and annotations.
 ///
-/// It tests the observed finalizers and annotation, so that other controllers' entries are not
-/// lost. Releasing a Pod also tests the observed resourceVersion, because a Pod that returned to
-/// service meanwhile must not be released.
+/// The patch tests the observed finalizers and annotation, so that other controllers' entries are
+/// not lost. Releasing a Pod also tests the observed resourceVersion, because a Pod that returned
+/// to service meanwhile must not be released.
 #[must_use]
 pub fn pod(namespace: &str, change: &PodChange, now: Timestamp) -> Write {
     let mut patch = JsonPatch::default().test(&["metadata", "uid"], change.uid.as_str());

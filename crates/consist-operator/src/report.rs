@@ -1,4 +1,4 @@
-//! What is reported about an employer's Pods that wait for their traffic: metrics and events.
+//! Metrics and events of an employer's Pods that wait for their traffic.
 
 use std::collections::BTreeMap;
 

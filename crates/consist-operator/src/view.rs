@@ -77,8 +77,8 @@ impl EmployerView {
         }
     }
 
-    /// Returns what is known of the traffic if the backend must not be called: nothing, because
-    /// the employer is invalid or because its Pods do not depend on the backend.
+    /// Returns an observation without traffic if the backend must not be called: the employer is
+    /// invalid, or its Pods do not depend on the backend. `None` otherwise.
     #[must_use]
     pub fn observation_without_sync(&self) -> Option<TrafficObservation> {
         if let Some(error) = self.validation_errors.first() {

@@ -1,4 +1,4 @@
-//! Upper bounds of what evaluating a CEL expression costs, for variables of a certain size.
+//! Upper bounds of the cost of evaluating a CEL expression, for variables of a certain size.
 //!
 //! The interpreter has no limits of its own, and can be interrupted only between evaluations. The
 //! authors of an expression and of an object control the cost, so it is bounded before the evaluation.
@@ -129,7 +129,7 @@ pub(super) fn entry_parts(entry: &EntryExpr) -> Vec<&IdedExpr> {
     }
 }
 
-/// Estimate of a subexpression: what its evaluation costs, and the size of its result.
+/// Estimate of a subexpression: the cost of its evaluation, and the size of its result.
 #[derive(Clone, Copy, Default)]
 struct Estimate {
     cost: Cost,
@@ -210,7 +210,7 @@ impl<'a> Estimator<'a> {
     }
 
     /// Estimate of a macro. The elements of its range share the range's size, and its accumulator
-    /// grows by what one iteration adds.
+    /// grows by the result of one iteration.
     fn comprehension(&mut self, comprehension: &'a ComprehensionExpr) -> Estimate {
         let range = self.estimate(&comprehension.iter_range);
         let init = self.estimate(&comprehension.accu_init);

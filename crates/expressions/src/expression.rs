@@ -93,7 +93,7 @@ pub struct Expression {
     variables: &'static [&'static str],
 }
 
-/// Why an expression cannot be compiled. Each text is one line.
+/// Reasons for which an expression cannot be compiled. Each text is one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
     /// The expression is not valid CEL.
@@ -133,7 +133,7 @@ pub enum CompileError {
     LongList,
 }
 
-/// Why an expression has no result.
+/// Reasons for which an expression has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvaluationError {
     /// The expression is too expensive for variables of this size.

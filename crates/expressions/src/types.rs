@@ -57,7 +57,7 @@ pub struct Fields {
     pub of: &'static [&'static str],
     /// Names of the fields; it has no others.
     pub known: &'static [&'static str],
-    /// Whether a field may be a bool.
+    /// True if a field may be a bool.
     pub may_be_bool: bool,
 }
 

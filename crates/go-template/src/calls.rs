@@ -13,7 +13,7 @@ use super::{
 pub(super) enum Type {
     Any,
     Bool,
-    /// Go's `int`; an `int64` is none.
+    /// Go's `int`, which excludes `int64`.
     Int,
     Float,
     Text,
@@ -43,7 +43,7 @@ impl Type {
         }
     }
 
-    /// Returns the value if it has this type.
+    /// Returns the value, or [`Failure::WrongType`] if it has another type.
     pub(super) fn check(self, value: Value) -> Result<Value, Failure> {
         if self.accepts(&value) {
             return Ok(value);
@@ -52,16 +52,16 @@ impl Type {
     }
 }
 
-/// A function.
+/// Template function.
 #[derive(Clone, Copy)]
 pub(super) struct Function {
     pub(super) parameters: &'static [Type],
-    /// Type of any number of arguments behind the parameters.
+    /// Type of the variadic arguments after the parameters; `None` if the function is not variadic.
     pub(super) rest: Option<Type>,
     pub(super) body: fn(&mut Call<'_>) -> Result<Value, Failure>,
 }
 
-/// One call of a function, whose arguments have the types of its parameters.
+/// Call of a function; the arguments have the types of the parameters.
 pub(super) struct Call<'a> {
     pub(super) arguments: Vec<Value>,
     pub(super) heap: &'a mut Heap,
@@ -70,17 +70,17 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Returns an argument.
+    /// Returns an argument; nil if it is missing.
     pub(super) fn value(&self, index: usize) -> Value {
         self.arguments.get(index).cloned().unwrap_or(Value::Nil)
     }
 
-    /// Returns the arguments from an index on.
+    /// Returns the arguments from index `start`.
     pub(super) fn values(&self, start: usize) -> Vec<Value> {
         self.arguments.get(start..).unwrap_or_default().to_vec()
     }
 
-    /// Returns a [`Type::Text`].
+    /// Returns an argument of [`Type::Text`].
     pub(super) fn text(&self, index: usize) -> Text {
         match self.arguments.get(index) {
             Some(Value::Text(text)) => text.clone(),
@@ -88,7 +88,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns a [`Type::Int`].
+    /// Returns an argument of [`Type::Int`].
     pub(super) fn int(&self, index: usize) -> i64 {
         match self.arguments.get(index) {
             Some(Value::Integer { value, .. }) => *value,
@@ -96,7 +96,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns a [`Type::Map`].
+    /// Returns an argument of [`Type::Map`].
     pub(super) fn map(&mut self, index: usize) -> Map {
         match self.arguments.get(index) {
             Some(Value::Map(map)) => *map,
@@ -104,7 +104,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns a list of any type, or the failure that it is none.
+    /// Returns a list with elements of any type, or [`Failure::WrongType`].
     pub(super) fn list(&self, index: usize) -> Result<List, Failure> {
         match self.arguments.get(index) {
             Some(Value::List(list)) => Ok(*list),
@@ -120,7 +120,7 @@ impl Call<'_> {
         Ok(self.heap.items(self.list(index)?).to_vec())
     }
 
-    /// Makes a text.
+    /// Makes a string, within the limits.
     pub(super) fn make(&mut self, text: impl Into<Text>) -> Result<Value, Failure> {
         self.heap.text(text)
     }

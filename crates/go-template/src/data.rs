@@ -1,4 +1,4 @@
-//! What a template sees.
+//! Data of a template: the value of `.`.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use super::{
     value::{Element, Heap, Value, deeper},
 };
 
-/// The value of `.` at the start of a template. Numbers are Go's `float64`.
+/// Value of `.` at the start of a template. Numbers are `float64`.
 #[derive(Clone, Debug, Default)]
 pub struct Data {
     /// Entries such as `Name`, `Namespace` and `PlanName`.
     pub names: BTreeMap<String, String>,
     /// `Params`.
     pub parameters: BTreeMap<String, Json>,
-    /// `Pipes`: the names of the artifacts of Pipe tasks.
+    /// `Pipes`: names of the artifacts of Pipe tasks.
     pub pipes: Option<BTreeMap<String, String>>,
 }
 
@@ -44,12 +44,12 @@ fn texts(entries: &BTreeMap<String, String>) -> BTreeMap<Text, Value> {
     entries.iter().map(entry).collect()
 }
 
-/// How numbers of JSON become Go's.
+/// Go type of the numbers in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Numbers {
-    /// All are `float64`, as Go decodes JSON.
+    /// `float64` for all numbers, as `encoding/json` decodes them.
     Floats,
-    /// Whole numbers are integers, as yaml.v2 reads JSON.
+    /// Integers for whole numbers, as yaml.v2 decodes them.
     AsWritten,
 }
 

@@ -15,7 +15,7 @@ pub const MAX_DEPTH: usize = 100;
 /// Inputs of a rendering besides template and data.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// What `now` returns.
+    /// Result of the function `now`.
     pub now: Timestamp,
     /// Source of random functions: equal seeds give equal results.
     pub seed: Vec<u8>,
@@ -28,13 +28,13 @@ pub struct Environment {
 pub struct Limits {
     /// Actions, function calls and list elements.
     pub steps: u64,
-    /// Bytes of the output, and of any one text that a function makes.
+    /// Bytes of the output, and of each string that a function makes.
     pub text: usize,
-    /// Bytes of all texts that functions make.
+    /// Bytes of all strings that functions make.
     pub memory: usize,
 }
 
-/// Steps that are left for several renderings and their outputs: many templates cost no more than a few.
+/// Steps left for several renderings and their outputs; bounds the cost of many templates.
 #[derive(Debug)]
 pub struct Budget {
     steps_left: Cell<u64>,

@@ -1,6 +1,6 @@
-//! Why a template is not rendered.
+//! Errors of parsing and rendering.
 
-/// A template that cannot be parsed or rendered.
+/// Error of a template that cannot be parsed or rendered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("template {template}, line {line}: {failure}")]
 pub struct Error {
@@ -8,7 +8,7 @@ pub struct Error {
     pub template: String,
     /// Line, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// Cause.
     pub failure: Failure,
 }
 
@@ -18,28 +18,28 @@ impl Error {
     }
 }
 
-/// What is wrong with a template, or with a value in it.
+/// Cause of an [`Error`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The text does not follow the grammar.
+    /// The template has a syntax error.
     #[error("{0}")]
     Syntax(String),
-    /// No such function.
+    /// The function does not exist.
     #[error("function {0} is not defined")]
     UnknownFunction(String),
-    /// A function of Sprig whose result cannot be repeated, or that reads the network.
+    /// The Sprig function is not deterministic, or reads the network.
     #[error("function {0} is not available: its result differs each time the template is rendered")]
     RefusedFunction(String),
-    /// No such variable.
+    /// The variable does not exist.
     #[error("variable {0} is not defined")]
     UndefinedVariable(String),
-    /// No such template.
+    /// The template does not exist.
     #[error("template {0:?} is not defined")]
     UndefinedTemplate(String),
-    /// A map has no such key.
+    /// The map has no entry for the key.
     #[error("map has no entry for key {0:?}")]
     NoEntry(String),
-    /// A value has no such field.
+    /// The value has no such field.
     #[error("cannot read field {field} of {found}")]
     NoField {
         /// Name of the field.
@@ -47,28 +47,28 @@ pub enum Failure {
         /// Type of the value.
         found: &'static str,
     },
-    /// An argument has another type than the function takes.
+    /// The type of an argument does not match the parameter.
     #[error("wrong type: expected {expected}, found {found}")]
     WrongType {
-        /// Type that the function takes.
+        /// Type of the parameter.
         expected: &'static str,
         /// Type of the argument.
         found: &'static str,
     },
-    /// A function got too many or too few arguments.
+    /// The number of arguments does not match the parameters.
     #[error("wrong number of arguments for {function}: expected {expected}, found {found}")]
     ArgumentCount {
         /// Name of the function.
         function: String,
-        /// Number that it takes; the least if it takes more.
+        /// Number of parameters; the minimum for a variadic function.
         expected: usize,
         /// Number of arguments.
         found: usize,
     },
-    /// Arguments for something that is no function.
+    /// Arguments follow a value that is not a function.
     #[error("{0} is no function and takes no arguments")]
     NotAFunction(String),
-    /// Two values cannot be compared.
+    /// The values cannot be compared.
     #[error("cannot compare {left} with {right}")]
     Incomparable {
         /// Type of the first value.
@@ -76,24 +76,24 @@ pub enum Failure {
         /// Type of the second value.
         right: &'static str,
     },
-    /// An index outside of a list or text.
+    /// The index is outside of the list or string.
     #[error("index {0} is out of range")]
     OutOfRange(i64),
-    /// A division by zero.
+    /// The divisor is zero.
     #[error("division by zero")]
     DivisionByZero,
-    /// A text that a function cannot read.
+    /// A function cannot parse its argument.
     #[error("invalid {what}: {value}")]
     Invalid {
-        /// What the text should be.
+        /// Expected format, such as `URL`.
         what: &'static str,
-        /// The text, or what is wrong with it.
+        /// The argument, or a description of its error.
         value: String,
     },
     /// The template called `fail`.
     #[error("{0}")]
     Failed(String),
-    /// What Podops does not support.
+    /// Podops does not support the feature.
     #[error("{0} is not supported")]
     Unsupported(&'static str),
     /// A limit is exceeded.
@@ -105,11 +105,11 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns the failure for a text that is not a valid `what`.
+    /// Returns [`Failure::Invalid`] for this value.
     pub(super) fn invalid(what: &'static str, value: &[u8]) -> Self {
         Self::Invalid { what, value: String::from_utf8_lossy(value).into_owned() }
     }
 }
 
-/// A failure in a line.
+/// Line, from 1, and the failure in this line.
 pub(super) type AtLine = (usize, Failure);

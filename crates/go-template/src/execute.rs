@@ -16,7 +16,7 @@ use super::{
 /// Deepest nesting of actions, calls and templates during a rendering.
 const MAX_NESTING: usize = 250;
 
-/// One rendering.
+/// State of one rendering.
 pub(super) struct Execution<'a> {
     definitions: &'a BTreeMap<String, Vec<Node>>,
     name: &'a str,
@@ -24,18 +24,18 @@ pub(super) struct Execution<'a> {
     heap: Heap,
     random: Random,
     output: Vec<u8>,
-    /// The innermost is last.
+    /// Variables in scope, innermost last.
     variables: Vec<Variable<'a>>,
     nesting: usize,
-    /// Line of what is evaluated.
+    /// Current line, for errors.
     line: usize,
 }
 
-/// A variable.
+/// Template variable.
 struct Variable<'a> {
     name: &'a str,
     value: Value,
-    /// Whether a range set it to an element, which is never Go's untyped nil.
+    /// True if `range` set the variable to an element, which is never Go's untyped nil.
     is_element: bool,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Variable<'a> {
     }
 }
 
-/// What follows a node.
+/// Control flow after a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flow {
     Next,
@@ -79,7 +79,7 @@ impl<'a> Execution<'a> {
         String::from_utf8(output).map_err(|_| (self.line, Failure::NotUtf8))
     }
 
-    /// Number of steps that may follow.
+    /// Returns the number of steps left.
     pub(super) fn steps_left(&self) -> u64 {
         self.heap.steps_left()
     }
@@ -91,7 +91,7 @@ impl<'a> Execution<'a> {
         self.nodes(&dot, nodes).map(|_| ())
     }
 
-    /// Runs `evaluate` one level deeper.
+    /// Runs `evaluate` one nesting level deeper.
     fn nested<T>(
         &mut self,
         evaluate: impl FnOnce(&mut Self) -> Result<T, Failure>,
@@ -191,7 +191,8 @@ impl<'a> Execution<'a> {
         Ok(if is_empty && flow == Flow::Continue { flow } else { Flow::Next })
     }
 
-    /// One variable gets the element; of two, the first gets the index.
+    /// Sets the variables of a `range`: the element to the only variable, or the index and the
+    /// element.
     fn set_range_variables(
         &mut self,
         pipeline: &'a Pipeline,
@@ -263,7 +264,7 @@ impl<'a> Execution<'a> {
         Ok(value)
     }
 
-    /// Evaluates a command; `last` is the result of the one before.
+    /// Evaluates a command; `last` is the result of the previous command.
     fn command(
         &mut self,
         dot: &Value,
@@ -289,7 +290,7 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// Evaluates an operand that has no arguments.
+    /// Evaluates an operand without arguments.
     fn operand(&mut self, dot: &Value, operand: &'a Operand) -> Result<Value, Failure> {
         let arguments = Arguments { dot, operands: &[], last: None };
         match operand {
@@ -315,7 +316,7 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// Reads fields one after another; the last may be a method with arguments.
+    /// Reads a chain of fields; the last may be a method with arguments.
     fn fields(
         &mut self,
         mut receiver: Value,
@@ -354,7 +355,7 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// Evaluates arguments of which any type is accepted.
+    /// Evaluates arguments without checking their types.
     fn values(&mut self, arguments: Arguments<'_, 'a>) -> Result<Vec<Value>, Failure> {
         let mut values = Vec::new();
         for operand in arguments.operands {
@@ -381,7 +382,7 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// Returns the first argument with this truth, or else the last.
+    /// Returns the first argument with this truth value, otherwise the last argument.
     fn first_with(&mut self, truth: bool, arguments: Arguments<'_, 'a>) -> Result<Value, Failure> {
         let mut value = Value::Nil;
         for operand in arguments.operands {
@@ -420,7 +421,7 @@ impl<'a> Execution<'a> {
         (function.body)(&mut call)
     }
 
-    /// Evaluates an argument, of the type of its parameter.
+    /// Evaluates an argument for a parameter of type `kind`.
     fn argument(
         &mut self,
         dot: &Value,
@@ -435,7 +436,7 @@ impl<'a> Execution<'a> {
             return value.map_or_else(|| kind.check(ideal(*number)), Ok);
         }
         let value = self.nested(|execution| execution.operand(dot, operand))?;
-        // What comes from a pipeline is Go's untyped nil, which is a map as well.
+        // Nil from a literal, pipeline or variable is Go's untyped nil, which is also a nil map.
         let is_untyped = match operand {
             Operand::Nil | Operand::Parentheses(_) => true,
             Operand::Variable { name, fields: names } => {
@@ -465,7 +466,7 @@ impl<'a> Execution<'a> {
 struct Arguments<'d, 'a> {
     dot: &'d Value,
     operands: &'a [Operand],
-    /// The result of the command before, which is the last argument.
+    /// Result of the previous command, passed as the last argument.
     last: Option<Value>,
 }
 
@@ -475,7 +476,7 @@ impl Arguments<'_, '_> {
     }
 }
 
-/// Returns a number where any type is accepted.
+/// Returns the value of an untyped constant.
 fn ideal(number: Number) -> Value {
     match number.integer {
         Some(integer) if !number.is_float => Value::int(integer),
@@ -496,11 +497,11 @@ fn described(operand: &Operand) -> String {
     }
 }
 
-/// The elements that a range goes through.
+/// Iteration of a `range`.
 struct Turns {
     over: Over,
     turn: usize,
-    /// Whether there are elements only.
+    /// True if the elements have no index.
     has_no_index: bool,
 }
 
@@ -542,7 +543,7 @@ impl Turns {
         self.turn += 1;
         let index = i64::try_from(turn).ok()?;
         match &self.over {
-            // A list may be sorted during the range.
+            // The list may be sorted during the iteration.
             Over::List(list) => Some((Value::int(index), heap.items(*list).get(turn)?.clone())),
             Over::Entries(entries) => entries.get(turn).cloned(),
             Over::Count { count, kind } => {

@@ -1,4 +1,4 @@
-//! The functions of templates.
+//! Template functions.
 
 mod builtins;
 mod date;
@@ -18,7 +18,7 @@ mod words;
 
 use super::{calls::Function, error::Failure, value::Value};
 
-/// Functions of Sprig whose results differ each time, or that read the network.
+/// Sprig functions that are not deterministic or read the network.
 const REFUSED: [&str; 8] = [
     "buildCustomCert",
     "derivePassword",
@@ -41,7 +41,7 @@ pub(super) fn check(name: &str) -> Result<(), Failure> {
     }
 }
 
-/// Returns a function.
+/// Returns the function of this name.
 pub(super) fn find(name: &str) -> Option<Function> {
     builtins::find(name)
         .or_else(|| strings::find(name))
@@ -58,7 +58,7 @@ pub(super) fn find(name: &str) -> Option<Function> {
         .or_else(|| reflection::find(name))
 }
 
-/// Calls a method of a value, or reads a field that it does not have.
+/// Calls a method of a time or version; [`Failure::NoField`] if the value has no such method.
 pub(super) fn method(receiver: &Value, name: &str, values: &[Value]) -> Result<Value, Failure> {
     let result = match receiver {
         Value::Time(time) => date::method(time, name, values)?,

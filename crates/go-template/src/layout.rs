@@ -1,4 +1,4 @@
-//! Layouts of times: texts that show how the reference time 2006-01-02 15:04:05 -0700 is written.
+//! Go's time layouts: patterns that show the reference time 2006-01-02 15:04:05 -0700.
 
 use jiff::{civil, tz::TimeZone};
 
@@ -24,7 +24,7 @@ const MONTHS: [&str; 12] = [
 const WEEKDAYS: [&str; 7] =
     ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
-/// A part of a layout.
+/// Part of a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     LongMonth,
@@ -57,7 +57,7 @@ enum Field {
         colons: bool,
         parts: usize,
     },
-    /// So many digits of the second's fraction; trailing zeros are left out if `short`.
+    /// Digits of the second's fraction; trailing zeros are omitted if `short`.
     Fraction {
         digits: usize,
         short: bool,
@@ -65,7 +65,7 @@ enum Field {
     },
 }
 
-/// What stands in front of a short number.
+/// Padding of a one-digit number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fill {
     Nothing,
@@ -73,7 +73,7 @@ enum Fill {
     Zero,
 }
 
-/// Fields by their texts; of two with the same start, the longer comes first.
+/// Fields by pattern; a longer pattern precedes its own prefixes.
 const FIELDS: [(&str, Field); 37] = [
     ("January", Field::LongMonth),
     ("Jan", Field::Month),
@@ -108,14 +108,14 @@ const FIELDS: [(&str, Field); 37] = [
     ("Z0700", Field::Offset { utc_is_z: true, colons: false, parts: 2 }),
     ("Z07:00", Field::Offset { utc_is_z: true, colons: true, parts: 2 }),
     ("Z07", Field::Offset { utc_is_z: true, colons: false, parts: 1 }),
-    // Fractions, for their marks only.
+    // Marks of fractions; the digits are counted separately.
     (".0", Field::Fraction { digits: 0, short: false, mark: b'.' }),
     (".9", Field::Fraction { digits: 0, short: true, mark: b'.' }),
     (",0", Field::Fraction { digits: 0, short: false, mark: b',' }),
     (",9", Field::Fraction { digits: 0, short: true, mark: b',' }),
 ];
 
-/// Splits a layout into the text in front of its first field, the field, and the rest.
+/// Splits a layout into the text before its first field, the field, and the rest.
 fn next_field(layout: &[u8]) -> (&[u8], Option<Field>, &[u8]) {
     for start in 0..layout.len() {
         let rest = &layout[start..];
@@ -146,7 +146,7 @@ fn next_field(layout: &[u8]) -> (&[u8], Option<Field>, &[u8]) {
     (layout, None, &[])
 }
 
-/// Writes a time.
+/// Formats a time.
 pub(crate) fn format(time: &Time, layout: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = layout;
@@ -210,19 +210,19 @@ fn written(time: &Time, field: Field) -> String {
     }
 }
 
-/// Returns what Go's `String` returns for a time.
+/// Formats a time as Go's `Time.String` does.
 pub(crate) fn text(time: &Time) -> String {
     let text = format(time, b"2006-01-02 15:04:05.999999999 -0700 MST");
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Returns a time as RFC 3339 has it.
+/// Formats a time in RFC 3339.
 pub(crate) fn rfc3339(time: &Time) -> String {
     let text = format(time, b"2006-01-02T15:04:05.999999999Z07:00");
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Returns whether YAML 1.1 reads a text as a time.
+/// Returns true if YAML 1.1 parses the text as a timestamp.
 pub(crate) fn is_yaml_timestamp(text: &str) -> bool {
     let digits = run_length(text, |c| c.is_ascii_digit());
     if digits != 4 || !text[digits..].starts_with('-') {
@@ -237,7 +237,7 @@ pub(crate) fn is_yaml_timestamp(text: &str) -> bool {
     layouts.iter().any(|layout| parse(text.as_bytes(), layout).is_some())
 }
 
-/// What has been read of a time.
+/// Parsed parts of a time.
 #[derive(Default)]
 struct Read {
     year: i16,
@@ -248,14 +248,14 @@ struct Read {
     minute: i8,
     second: i8,
     nanosecond: i32,
-    /// Whether "PM" was read, not "AM".
+    /// True for PM, false for AM.
     afternoon: Option<bool>,
     is_utc: bool,
     offset: Option<i32>,
     zone: String,
 }
 
-/// Reads a time. Without an offset it is in UTC.
+/// Parses a time. Without an offset, the time zone is UTC.
 pub(crate) fn parse(text: &[u8], layout: &[u8]) -> Option<Time> {
     let mut read = Read::default();
     let mut value = text;
@@ -271,7 +271,7 @@ pub(crate) fn parse(text: &[u8], layout: &[u8]) -> Option<Time> {
     }
 }
 
-/// Skips the text between two fields; a space stands for any number of spaces.
+/// Skips the text before a field; a space matches any number of spaces.
 fn skip<'a>(mut value: &'a [u8], mut prefix: &[u8]) -> Option<&'a [u8]> {
     while let Some((first, rest)) = prefix.split_first() {
         if *first == b' ' {
@@ -293,7 +293,7 @@ fn without_spaces(text: &[u8]) -> &[u8] {
     &text[spaces..]
 }
 
-/// Reads at most `most` digits, at least `least`.
+/// Reads between `least` and `most` digits.
 fn digits(value: &[u8], least: usize, most: usize) -> Option<(i32, &[u8])> {
     let count = value.iter().take(most).take_while(|byte| byte.is_ascii_digit()).count();
     if count < least {
@@ -303,14 +303,15 @@ fn digits(value: &[u8], least: usize, most: usize) -> Option<(i32, &[u8])> {
     Some((number, &value[count..]))
 }
 
-/// Reads a number of one or two digits that is in a range; two are required with `zero`.
+/// Reads a number of one or two digits within a range; exactly two if `zero`.
 fn number(value: &[u8], zero: bool, least: i8, most: i8) -> Option<(i8, &[u8])> {
     let (number, rest) = digits(value, if zero { 2 } else { 1 }, 2)?;
     let number = i8::try_from(number).ok()?;
     (least..=most).contains(&number).then_some((number, rest))
 }
 
-/// Reads a name or its first three letters, in any case.
+/// Reads a name, or its first `length` letters, in any case; returns its position in `names`, from
+/// 1.
 fn named<'a>(value: &'a [u8], names: &[&str], length: Option<usize>) -> Option<(i8, &'a [u8])> {
     let position = names.iter().position(|name| {
         let name = &name.as_bytes()[..length.unwrap_or(name.len())];
@@ -395,7 +396,7 @@ fn read_noon<'a>(read: &mut Read, value: &'a [u8], upper: bool) -> Option<&'a [u
     Some(&value[2..])
 }
 
-/// Reads a fraction of exactly so many digits.
+/// Reads a fraction of exactly `digits` digits.
 fn read_fraction<'a>(read: &mut Read, value: &'a [u8], digits: usize) -> Option<&'a [u8]> {
     let text = value.get(..=digits)?;
     let is_whole = text[1..].iter().all(u8::is_ascii_digit);
@@ -408,7 +409,7 @@ fn skip_spaces(value: &[u8], most: usize) -> &[u8] {
     &value[spaces..]
 }
 
-/// Reads the fraction of a second, if there is one; digits from the tenth on are ignored.
+/// Reads an optional fraction of a second; digits after the ninth are ignored.
 fn fraction<'a>(read: &mut Read, value: &'a [u8]) -> &'a [u8] {
     if !matches!(value.first(), Some(b'.' | b',')) {
         return value;
@@ -455,7 +456,7 @@ fn zone_length(value: &[u8]) -> Option<usize> {
     }
 }
 
-/// Returns the length of an offset in hours, such as `-3`; 0 if there is none.
+/// Returns the length of an offset in hours, such as `-3`; 0 without an offset.
 fn signed_length(value: &[u8]) -> usize {
     if !matches!(value.first(), Some(b'+' | b'-')) {
         return 0;
@@ -527,7 +528,7 @@ fn finished(read: &Read) -> Option<Time> {
             Some(hours) if !hours.is_empty() => hours.parse().ok()?,
             _ => 0,
         };
-        // Go takes the clock for UTC, whatever the zone.
+        // Go parses the clock as UTC, regardless of the zone.
         return Time::fixed(local, hours * 3600, &read.zone);
     }
     Some(Time::new(local, TimeZone::UTC))

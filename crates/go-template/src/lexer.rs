@@ -1,4 +1,4 @@
-//! Tokens of a template.
+//! Lexer of templates.
 
 use super::{
     error::{AtLine, Failure},
@@ -21,7 +21,7 @@ pub(super) enum Kind {
     LeftParenthesis,
     RightParenthesis,
     Comma,
-    /// Another character, which is no part of the grammar.
+    /// Character outside of the grammar.
     Other,
     Bool,
     Character,
@@ -46,7 +46,7 @@ pub(super) enum Kind {
     EndOfText,
 }
 
-/// A token and where it is.
+/// Token with its line, from 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token<'a> {
     pub(super) kind: Kind,
@@ -65,7 +65,7 @@ struct Lexer<'a> {
     text: &'a str,
     position: usize,
     line: usize,
-    /// Open parentheses.
+    /// Number of open parentheses.
     depth: usize,
     tokens: Vec<Token<'a>>,
 }
@@ -135,7 +135,7 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// Returns how the action ends here, if it does.
+    /// Returns the kind of the action's end at the current position, if any.
     fn close(&self) -> Option<Close> {
         let rest = self.rest();
         let mut characters = rest.chars();
@@ -279,7 +279,7 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// How an action ends.
+/// End of an action.
 #[derive(Clone, Copy)]
 enum Close {
     /// `}}`
@@ -288,7 +288,7 @@ enum Close {
     Trimming,
 }
 
-/// Returns the length of what may be a number; [`super::parser`] reads it.
+/// Returns the length of a possible number, which [`super::parser`] parses.
 fn number_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     let at = |position: usize| bytes.get(position).copied().unwrap_or(0);
@@ -321,7 +321,7 @@ fn number_length(text: &str) -> usize {
     position + usize::from(at(position) == b'i')
 }
 
-/// Returns the position behind a run of digits.
+/// Returns the position after a run of digits.
 fn behind_digits(text: &str, start: usize, digits: &str) -> usize {
     start + run_length(&text[start..], |digit| digits.contains(digit))
 }
@@ -338,7 +338,7 @@ fn is_alphanumeric(character: char) -> bool {
     character == '_' || character.is_alphanumeric()
 }
 
-/// Returns whether a name may end before this text.
+/// Returns true if a name may end before this text.
 fn ends_word(text: &str) -> bool {
     let next = text.chars().next();
     let ends = |next| is_space(next) || matches!(next, '.' | ',' | '|' | ':' | ')' | '(');

@@ -1,7 +1,7 @@
 //! Templates: Go's `text/template` with `missingkey=error`, the functions of Sprig 2.22.0 and
 //! `toYaml`, as KUDO renders them. Pure, and independent of the other crates of this repository.
 //!
-//! What differs on purpose:
+//! Intentional differences:
 //!
 //! - The same template and data give the same text: random functions draw from
 //!   [`Environment::seed`], `now` is [`Environment::now`], `keys` and `values` are sorted, and
@@ -52,13 +52,13 @@ use self::{
     version::Version,
 };
 
-/// Returns whether a text is a semantic version, of which parts may be missing, and a `v` may precede.
+/// Returns true for a semantic version; parts may be missing, and `v` may precede.
 #[must_use]
 pub fn is_version(text: &str) -> bool {
     Version::parse(text).is_some()
 }
 
-/// Compares two semantic versions. A text that is none is lower than any version.
+/// Compares two semantic versions. An invalid version is lower than any valid one.
 #[must_use]
 pub fn compare_versions(left: &str, right: &str) -> Ordering {
     match (Version::parse(left), Version::parse(right)) {
@@ -67,22 +67,22 @@ pub fn compare_versions(left: &str, right: &str) -> Ordering {
     }
 }
 
-/// Returns a value as Go's `%v` prints it. Numbers are Go's `float64`.
+/// Formats a value as Go's `%v` does. Numbers are `float64`.
 ///
 /// # Errors
 ///
-/// [`Failure`] if it is nested too deep.
+/// [`Failure`] if the value is nested too deeply or exceeds a limit.
 pub fn printed(value: &Json) -> Result<String, Failure> {
     let mut heap = Heap::new(Limits::default());
     let value = data::value(&mut heap, value, data::Numbers::Floats)?;
     Ok(String::from_utf8_lossy(&print::plain(&heap, &value)?).into_owned())
 }
 
-/// Returns a value as `sigs.k8s.io/yaml` writes it.
+/// Encodes YAML as `sigs.k8s.io/yaml` does.
 ///
 /// # Errors
 ///
-/// [`Failure`] if it is nested too deep.
+/// [`Failure`] if the value is nested too deeply or exceeds a limit.
 pub fn yaml_text(value: &Json) -> Result<String, Failure> {
     let mut heap = Heap::new(Limits::default());
     let value = data::value(&mut heap, value, data::Numbers::AsWritten)?;

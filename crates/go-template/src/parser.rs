@@ -1,4 +1,4 @@
-//! Syntax trees of templates.
+//! Parser of templates.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use super::{
     text::literal,
 };
 
-/// Most variables that can be used at one place.
+/// Maximum number of variables in scope.
 const MAX_VARIABLES: usize = 1_000;
 
-/// Parses a template and those that it defines, by name.
+/// Parses a template. Returns its nodes and those of the templates that it defines, by name.
 pub(super) fn parse(name: &str, text: &str) -> Result<BTreeMap<String, Vec<Node>>, AtLine> {
     let mut parser = Parser {
         tokens: lexer::tokens(text)?,
@@ -32,15 +32,15 @@ struct Parser<'a> {
     tokens: Vec<Token<'a>>,
     position: usize,
     scope: Scope,
-    /// Nesting of actions and parentheses.
+    /// Nesting depth of actions and parentheses.
     depth: usize,
     definitions: BTreeMap<String, Vec<Node>>,
 }
 
-/// What the text around an action declares.
+/// Variables and loops around an action.
 struct Scope {
     variables: Vec<String>,
-    /// Nesting of `range`.
+    /// Number of enclosing `range` actions.
     ranges: usize,
 }
 
@@ -50,20 +50,20 @@ impl Scope {
     }
 }
 
-/// How a list of nodes ended.
+/// Keyword that ended a list of nodes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
     End,
     Else,
 }
 
-/// A node, or the end of the list in which it would be.
+/// Node, or the end of its list.
 enum Item {
     Node(Node),
     Ending(Ending),
 }
 
-/// The keyword that a branch begins with.
+/// Keyword of a branch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BranchKind {
     If,
@@ -100,7 +100,7 @@ impl<'a> Parser<'a> {
         if token.kind == Kind::Close { Ok(()) } else { Err(unexpected(token, context)) }
     }
 
-    /// Runs `parse` one level deeper.
+    /// Runs `parse` one nesting level deeper.
     fn nested<T>(
         &mut self,
         parse: impl FnOnce(&mut Self) -> Result<T, AtLine>,
@@ -114,7 +114,7 @@ impl<'a> Parser<'a> {
         result
     }
 
-    /// Parses the text up to its end.
+    /// Parses up to the end of the text.
     fn template(&mut self) -> Result<Vec<Node>, AtLine> {
         let mut nodes = Vec::new();
         loop {
@@ -143,7 +143,7 @@ impl<'a> Parser<'a> {
         self.define(&name, body)
     }
 
-    /// Parses nodes up to `{{ end }}` that see no variables of the text around them.
+    /// Parses nodes up to `{{ end }}`, without the variables of the enclosing text.
     fn separate_body(&mut self) -> Result<Vec<Node>, AtLine> {
         let around = std::mem::replace(&mut self.scope, Scope::new());
         let line = self.peek().line;
@@ -155,7 +155,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A definition replaces an empty one; a second one that is not empty is an error.
+    /// Adds a definition, which may replace an empty one; a second definition that is not empty is
+    /// an error.
     fn define(&mut self, name: &str, nodes: Vec<Node>) -> Result<(), AtLine> {
         let defined = self.definitions.get(name);
         if defined.is_none_or(|nodes| is_empty(nodes)) {
@@ -201,7 +202,7 @@ impl<'a> Parser<'a> {
             Kind::Break | Kind::Continue => self.jump(token)?,
             Kind::Else => {
                 self.skip_space();
-                // "else if" and "else with" go on in branch().
+                // `branch()` parses the rest of "else if" and "else with".
                 if !matches!(self.peek().kind, Kind::If | Kind::With) {
                     self.expect_close("else")?;
                 }
@@ -284,7 +285,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Parses what follows `{{ else`, or the whole `{{ else }}`.
+    /// Parses the rest of `{{ else if }}` or `{{ else with }}`, or the body of `{{ else }}`.
     fn otherwise(&mut self, kind: BranchKind) -> Result<Vec<Node>, AtLine> {
         let token = self.peek();
         match (kind, token.kind) {
@@ -335,7 +336,8 @@ impl<'a> Parser<'a> {
         Ok(Pipeline { line, variables, assigns, commands })
     }
 
-    /// Parses `$x :=`, `$x =`, or, in a range, `$i, $x :=`. Nothing is consumed if there is none.
+    /// Parses `$x :=`, `$x =` or, in a range, `$i, $x :=`. Returns the variables, and true for `=`;
+    /// consumes no variable without `:=` or `=`.
     fn declaration(&mut self, context: &'static str) -> Result<(Vec<String>, bool), AtLine> {
         let mut variables = Vec::new();
         loop {
@@ -391,7 +393,7 @@ impl<'a> Parser<'a> {
         Ok(Command { line, first, arguments: operands.collect() })
     }
 
-    /// Parses a value and the fields that follow it.
+    /// Parses an operand and its chain of fields.
     fn operand(&mut self) -> Result<Option<Operand>, AtLine> {
         let token = self.peek();
         let Some(term) = self.term()? else { return Ok(None) };
@@ -482,7 +484,7 @@ fn is_literal(operand: &Operand) -> bool {
     )
 }
 
-/// Returns whether a template holds nothing but white space.
+/// Returns true if the nodes are only white space.
 fn is_empty(nodes: &[Node]) -> bool {
     nodes.iter().all(|node| match node {
         Node::Text(text) => text.trim_ascii().is_empty(),

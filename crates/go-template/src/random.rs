@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-/// A source of random numbers that its seed determines.
+/// Deterministic source of random numbers.
 #[derive(Debug)]
 pub(super) struct Random {
     seed: Vec<u8>,
@@ -10,7 +10,6 @@ pub(super) struct Random {
 }
 
 impl Random {
-    /// Makes a source of numbers.
     pub(super) fn new(seed: &[u8]) -> Self {
         Self { seed: seed.to_vec(), draws: 0 }
     }
@@ -22,7 +21,7 @@ impl Random {
         digest.finalize().into()
     }
 
-    /// Returns a number below `limit`, which is not 0.
+    /// Returns a number below `limit`, which must not be 0.
     pub(super) fn below(&mut self, limit: usize) -> usize {
         let bytes = self.bytes();
         let number = u64::from_be_bytes([

@@ -1,4 +1,4 @@
-//! What a template reads from its data.
+//! Fields of the data that a template reads.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use super::{
     template::Template,
 };
 
-/// Fields that a template reads from its data. Fields of elements in a `range` or a `with`, and those of
-/// variables, are not among them.
+/// Fields of the data that a template reads, except through variables or the elements of a `range`
+/// or `with`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct References {
     /// Names of parameters.
@@ -20,12 +20,12 @@ pub struct References {
 }
 
 impl Template {
-    /// Returns what the template reads.
+    /// Returns the fields that the template reads.
     #[must_use]
     pub fn references(&self) -> References {
         let mut found = References::default();
         for (name, nodes) in &self.definitions {
-            // In other templates, the dot and `$` are what they are called with.
+            // In other templates, `.` and `$` are the arguments of the call.
             let scope = Scope { dot_is_data: *name == self.name, root_is_data: *name == self.name };
             found.nodes(nodes, scope);
         }
@@ -33,7 +33,7 @@ impl Template {
     }
 }
 
-/// What `.` and `$` are.
+/// Meaning of `.` and `$`.
 #[derive(Clone, Copy)]
 struct Scope {
     dot_is_data: bool,

@@ -1,9 +1,9 @@
 //! Syntax tree of a template.
 
-/// A part of a template.
+/// Node of a template.
 #[derive(Clone, Debug)]
 pub(super) enum Node {
-    /// Text that is written as it is.
+    /// Literal text.
     Text(Vec<u8>),
     /// `{{ pipeline }}`
     Action(Pipeline),
@@ -37,18 +37,18 @@ pub(super) struct TemplateCall {
     pub(super) pipeline: Option<Pipeline>,
 }
 
-/// Commands of which each gets the result of the one before.
+/// Commands; each gets the result of the previous command.
 #[derive(Clone, Debug)]
 pub(super) struct Pipeline {
     pub(super) line: usize,
-    /// Variables that get the result.
+    /// Variables that are set to the result.
     pub(super) variables: Vec<String>,
-    /// Whether the variables exist already (`=`, not `:=`).
+    /// True if the variables exist already (`=`, not `:=`).
     pub(super) assigns: bool,
     pub(super) commands: Vec<Command>,
 }
 
-/// A value, or a function or method with its arguments.
+/// Value, or a function or method with its arguments.
 #[derive(Clone, Debug)]
 pub(super) struct Command {
     pub(super) line: usize,
@@ -56,7 +56,7 @@ pub(super) struct Command {
     pub(super) arguments: Vec<Operand>,
 }
 
-/// A value in a command.
+/// Operand of a command.
 #[derive(Clone, Debug)]
 pub(super) enum Operand {
     Dot,
@@ -81,13 +81,13 @@ pub(super) enum Operand {
     },
 }
 
-/// A number, which becomes what its context needs.
+/// Numeric constant, typed by its context.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Number {
-    /// Its value as an integer, if it is one.
+    /// Value as an integer; `None` if the constant is not an integer.
     pub(super) integer: Option<i64>,
-    /// Its value as a floating-point number.
+    /// Value as a floating-point number.
     pub(super) float: f64,
-    /// Whether it is written as a floating-point number.
+    /// True if the constant is written as a floating-point number.
     pub(super) is_float: bool,
 }

@@ -12,11 +12,11 @@ use crate::{
     value::BYTES_PER_STEP,
 };
 
-/// A parsed template.
+/// Parsed template.
 #[derive(Clone, Debug)]
 pub struct Template {
     pub(crate) name: String,
-    /// By name; the template's own text is one of them.
+    /// Templates by name, including the main template.
     pub(crate) definitions: BTreeMap<String, Vec<Node>>,
 }
 
@@ -25,8 +25,7 @@ impl Template {
     ///
     /// # Errors
     ///
-    /// [`Error`] with the line, if the text is no template, or calls a function that is unknown or
-    /// refused.
+    /// [`Error`] with the line, if the syntax is invalid, or a function is unknown or refused.
     pub fn parse(name: &str, text: &str) -> Result<Self, Error> {
         let definitions = parser::parse(name, text);
         let definitions = definitions.map_err(|(line, failure)| Error::new(name, line, failure))?;
@@ -42,7 +41,7 @@ impl Template {
         self.render_within(data, environment, &Budget::default())
     }
 
-    /// As [`render`](Self::render), with the steps that are left for several renderings.
+    /// Renders within the steps of `budget`, and spends them.
     ///
     /// # Errors
     ///

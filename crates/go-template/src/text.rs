@@ -1,4 +1,4 @@
-//! Texts as Go has them: bytes that are usually UTF-8.
+//! Go strings: bytes that are usually UTF-8.
 
 mod digits;
 pub mod float;
@@ -7,7 +7,7 @@ pub(super) mod runes;
 
 use std::{fmt, rc::Rc};
 
-/// A text; not always UTF-8.
+/// String, which may be invalid UTF-8.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Text(Rc<[u8]>);
 
@@ -17,7 +17,7 @@ impl Text {
     }
 }
 
-/// Returns the length of the run of characters at the start of a text that fit.
+/// Returns the length in bytes of the longest prefix whose characters fit.
 pub(super) fn run_length(text: &str, fits: impl Fn(char) -> bool) -> usize {
     text.find(|character| !fits(character)).unwrap_or(text.len())
 }

@@ -1,15 +1,15 @@
-//! Times, with the zone in which they are shown.
+//! Times with their time zone.
 
 use jiff::{
     Timestamp, Zoned,
     tz::{Offset, TimeZone},
 };
 
-/// A point in time and the time zone in which it is shown.
+/// Point in time and its time zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Time {
     zoned: Zoned,
-    /// Name of the zone of a time that was read with an offset; it may be empty.
+    /// Name of the zone, possibly empty, of a time with a fixed offset.
     zone: Option<String>,
 }
 
@@ -18,19 +18,19 @@ impl Time {
         Self { zoned: timestamp.to_zoned(zone), zone: None }
     }
 
-    /// Makes a time with a fixed offset; without a name, its zone is shown as the offset.
+    /// Makes a time with a fixed offset; with an empty name, the zone is displayed as the offset.
     pub(crate) fn fixed(timestamp: Timestamp, seconds: i32, zone: &str) -> Option<Self> {
         let offset = Offset::from_seconds(seconds).ok()?;
         let zoned = timestamp.to_zoned(offset.to_time_zone());
         Some(Self { zoned, zone: Some(zone.to_owned()) })
     }
 
-    /// Returns the zero of Go's times.
+    /// Returns the zero value of Go's `time.Time`.
     pub(crate) fn zero() -> Self {
         Self::new(Timestamp::from_second(ZERO).unwrap_or_default(), TimeZone::UTC)
     }
 
-    /// Returns another point in time, shown in the same zone.
+    /// Returns another point in time in the same zone.
     pub(crate) fn at(&self, zoned: Zoned) -> Self {
         Self { zoned, zone: self.zone.clone() }
     }
@@ -39,7 +39,7 @@ impl Time {
         &self.zoned
     }
 
-    /// Returns the abbreviation of the time zone.
+    /// Returns the abbreviation of the time zone, or the offset if the name is empty.
     pub(crate) fn zone(&self) -> String {
         match &self.zone {
             Some(zone) if !zone.is_empty() => zone.clone(),
@@ -55,9 +55,9 @@ impl Time {
 /// Seconds from 1970 to the year 1.
 const ZERO: i64 = -62_135_596_800;
 
-/// Writes an offset: hours, minutes and seconds, as many as `parts`.
+/// Formats an offset: the first `parts` of hours, minutes and seconds.
 pub(crate) fn offset(seconds: i32, colons: bool, parts: usize) -> String {
-    // Go cuts the offset to minutes before it takes the sign.
+    // Go truncates the offset to minutes before determining the sign.
     let sign = if seconds / 60 < 0 { '-' } else { '+' };
     let magnitude = seconds.abs();
     let separator = if colons { ":" } else { "" };

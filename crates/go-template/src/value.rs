@@ -1,4 +1,4 @@
-//! Values of templates, with the types that Go gives them.
+//! Values of templates, with their Go types.
 
 pub(super) mod compare;
 pub(super) mod convert;
@@ -16,7 +16,7 @@ use super::{
     version::Version,
 };
 
-/// A value. Lists and maps live in a [`Heap`].
+/// Value. Lists and maps are stored in a [`Heap`].
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Nil,
@@ -30,7 +30,7 @@ pub(super) enum Value {
     Version(Rc<Version>),
 }
 
-/// Go's type of an integer.
+/// Go type of an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IntegerType {
     /// `int`, of literals and counts.
@@ -41,7 +41,7 @@ pub(super) enum IntegerType {
     Byte,
 }
 
-/// Go's type of a list's elements, or of a map's values.
+/// Go type of a list's elements, or of a map's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Element {
     Any,
@@ -49,14 +49,14 @@ pub(super) enum Element {
     Int,
 }
 
-/// A part of a list in a [`Heap`]; parts of one list share its elements.
+/// Slice of a list in a [`Heap`]; slices of one list share its elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct List {
     cells: usize,
     start: usize,
     end: usize,
     pub(super) element: Element,
-    /// Whether it is Go's nil slice, which JSON writes as null.
+    /// True for Go's nil slice, which is `null` in JSON.
     pub(super) is_nil: bool,
 }
 
@@ -66,12 +66,12 @@ impl List {
     }
 }
 
-/// A map in a [`Heap`]; copies of the value share its entries.
+/// Map in a [`Heap`]; copies of the value share its entries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Map {
     cells: usize,
     pub(super) element: Element,
-    /// Whether it is Go's nil map, in which nothing can be set.
+    /// True for Go's nil map, in which no entry can be set.
     pub(super) is_nil: bool,
 }
 
@@ -88,7 +88,7 @@ impl Value {
         Self::Text(text.into())
     }
 
-    /// Returns Go's name of the type.
+    /// Returns the name of the Go type.
     pub(super) fn type_name(&self) -> &'static str {
         match self {
             Self::Nil => "<nil>",
@@ -108,7 +108,7 @@ impl Value {
         }
     }
 
-    /// Returns Go's name of the kind.
+    /// Returns the name of the Go kind.
     pub(super) fn kind_name(&self) -> &'static str {
         match self {
             Self::Nil => "invalid",
@@ -123,8 +123,8 @@ impl Value {
     }
 }
 
-/// Lists and maps of one rendering, and how much of its limits is left. Nothing is freed before the
-/// end, so that maps may contain themselves.
+/// Lists and maps of one rendering, and the rest of its limits. Values are freed only at the end,
+/// because maps may contain themselves.
 #[derive(Debug)]
 pub(super) struct Heap {
     lists: Vec<Vec<Value>>,
@@ -137,19 +137,20 @@ impl Heap {
         Self { lists: Vec::new(), maps: Vec::new(), limits }
     }
 
-    /// Counts steps of the rendering.
+    /// Spends steps of the rendering.
     pub(super) fn step(&mut self, count: usize) -> Result<(), Failure> {
         let count = u64::try_from(count).unwrap_or(u64::MAX);
         self.limits.steps = self.limits.steps.checked_sub(count).ok_or(Failure::Limit(STEPS))?;
         Ok(())
     }
 
-    /// Returns the number of steps that may follow.
+    /// Returns the number of steps left.
     pub(super) fn steps_left(&self) -> u64 {
         self.limits.steps
     }
 
-    /// Counts what a function reads: all bytes of texts, also of those in a list, and all elements.
+    /// Spends the steps of reading arguments: the bytes of strings and of strings in lists, and the
+    /// elements of lists.
     pub(super) fn charge(&mut self, arguments: &[Value]) -> Result<(), Failure> {
         let (mut bytes, mut elements) = (0, 0);
         for argument in arguments {
@@ -163,7 +164,7 @@ impl Heap {
         self.step(bytes / BYTES_PER_STEP + elements)
     }
 
-    /// Checks the length of a text that is being made.
+    /// Checks the length of a string under construction.
     pub(super) fn check_length(&self, length: usize) -> Result<(), Failure> {
         if length > 2 * self.limits.text {
             return Err(Failure::Limit("the length of a text"));
@@ -171,7 +172,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Counts a text that is to be made.
+    /// Spends the memory of a new string.
     pub(super) fn reserve(&mut self, bytes: usize) -> Result<(), Failure> {
         if bytes > self.limits.text {
             return Err(Failure::Limit("the length of a text"));
@@ -181,7 +182,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Makes a text.
+    /// Makes a string.
     pub(super) fn text(&mut self, text: impl Into<Text>) -> Result<Value, Failure> {
         let text = text.into();
         self.reserve(text.bytes().len())?;
@@ -197,7 +198,7 @@ impl Heap {
         Ok(Value::List(List { cells, start: 0, end, element, is_nil: false }))
     }
 
-    /// Makes a list of texts.
+    /// Makes a list of strings.
     pub(super) fn texts(&mut self, texts: Vec<Text>) -> Result<Value, Failure> {
         self.list(texts.into_iter().map(Value::Text).collect(), Element::Text)
     }
@@ -214,12 +215,12 @@ impl Heap {
         &self.lists[list.cells][list.start..list.end]
     }
 
-    /// Returns the elements of a list, which all parts of it share.
+    /// Returns the elements of a list, which all its slices share.
     pub(super) fn items_mut(&mut self, list: List) -> &mut [Value] {
         &mut self.lists[list.cells][list.start..list.end]
     }
 
-    /// Returns a part of a list, if the list has it.
+    /// Returns a slice of a list; `None` if out of range.
     pub(super) fn part(list: List, start: i64, end: i64) -> Option<Value> {
         let first = usize::try_from(start).ok()?;
         let after = usize::try_from(end).ok()?;

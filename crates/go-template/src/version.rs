@@ -4,7 +4,7 @@ use std::{cmp::Ordering, fmt};
 
 use crate::text::run_length;
 
-/// A version of which parts may be missing.
+/// Version; minor and patch may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Version {
     /// Major, minor, patch.
@@ -79,17 +79,17 @@ fn order_of_prereleases(left: &str, right: &str) -> Ordering {
     }
 }
 
-/// The texts that a version consists of.
+/// Parts of a version's text.
 struct Parts<'a> {
     numbers: [Option<&'a str>; 3],
-    /// Both with what stands in front of them.
+    /// Prerelease and metadata with their separators.
     suffix: &'a str,
     prerelease: &'a str,
     metadata: &'a str,
 }
 
 impl<'a> Parts<'a> {
-    /// Splits a version; `is_digit` accepts what its numbers consist of.
+    /// Splits a version; `is_digit` accepts the characters of its numbers.
     fn parse(text: &'a str, is_digit: fn(char) -> bool) -> Option<Self> {
         let mut rest = text.strip_prefix('v').unwrap_or(text);
         let mut numbers = [None; 3];
@@ -123,13 +123,13 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Returns whether a text consists of words with dots between them.
+/// Returns true for identifiers separated by dots.
 fn is_dotted(text: &str) -> bool {
     text.split('.')
         .all(|part| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '-'))
 }
 
-/// Alternatives, each of which is a list of constraints that hold together.
+/// Alternatives; all constraints of one alternative must hold.
 pub(crate) struct Constraints(Vec<Vec<Constraint>>);
 
 impl Constraints {
@@ -172,13 +172,13 @@ enum Operator {
     Caret,
 }
 
-/// A version with an operator; its minor or patch may be a wildcard.
+/// Operator and version; minor or patch may be a wildcard.
 struct Constraint {
     operator: Operator,
     version: Version,
     minor_is_open: bool,
     patch_is_open: bool,
-    /// Whether any part is a wildcard.
+    /// True if any part is a wildcard.
     is_open: bool,
 }
 
@@ -252,7 +252,8 @@ impl Constraint {
         }
     }
 
-    /// Returns whether a version has the same major and, unless that is open, minor number.
+    /// Returns true if the version is not lower and has the same major and, unless open, minor
+    /// number; 0.0.0 accepts any.
     fn accepts_similar(&self, version: &Version) -> bool {
         if version.order(&self.version) == Ordering::Less {
             return false;

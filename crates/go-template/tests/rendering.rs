@@ -1,5 +1,5 @@
-//! Rules of templates that hold beside their likeness to Go's: lines of errors, repeatable results,
-//! and limits.
+//! Rules of templates beyond compatibility with Go: lines of errors, repeatable results, and
+//! limits.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Generated templates are rendered as Go's `text/template` with Sprig renders them.
+//! Compares generated templates with Go's `text/template` and Sprig.
 //!
 //! The Go program in `tests/oracle` is built from Go modules. `PODOPS_TEMPLATES=1000000` compares
 //! that many templates.
@@ -15,7 +15,7 @@ use go_template::{Data, Environment, Error, Failure, Limits, Template};
 use oracle::Comparison;
 use serde_json::{Value, json};
 
-/// Number of templates, unless the environment sets another one.
+/// Default number of templates.
 const TEMPLATES: u64 = 100_000;
 
 fn data() -> Data {
@@ -48,7 +48,7 @@ fn render(text: &str, data: &Data) -> Result<String, Error> {
     Template::parse("t", text)?.render(data, &environment())
 }
 
-/// Returns why a rendering failed, if by what this engine does not support on purpose.
+/// Returns the failure if this engine does not support the template on purpose.
 fn unsupported_failure(result: &Result<String, Error>) -> Option<String> {
     let failure = &result.as_ref().err()?.failure;
     let is_unsupported = matches!(failure, Failure::Unsupported(_) | Failure::Limit(_));
@@ -72,8 +72,8 @@ const FUNCTIONS: &str = "abbrev abbrevboth add add1 adler32sum ago append atoi b
     without wrap wrapWith and call eq ge gt html index js le len lt ne not or print printf println \
     urlquery";
 
-/// Functions that are not generated: those without a fixed result, and those that need what a
-/// generator does not find.
+/// Functions that are not generated: those without a deterministic result, and those whose
+/// arguments cannot be generated.
 const NOT_GENERATED: [&str; 9] = [
     "ago",
     "call",

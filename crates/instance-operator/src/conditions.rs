@@ -24,7 +24,7 @@ pub(crate) fn set(status: &mut InstanceStatus, condition: InstanceCondition, now
     }
 }
 
-/// Reports a condition for a reason.
+/// Sets the condition of a reason, with a message.
 pub(crate) fn report(
     status: &mut InstanceStatus,
     reason: &ConditionReason,
@@ -34,13 +34,13 @@ pub(crate) fn report(
     set(status, condition(reason.condition, reason.status.as_str(), reason.name, message), now);
 }
 
-/// Removes a condition that an Instance has only while it is true. KUDO's Instances have the condition
-/// Ready only, and users' tests compare the whole list.
+/// Removes a condition that is present only while true. `Ready` is the only permanent condition:
+/// KUDO's Instances have no other, and user tests compare the whole list.
 pub(crate) fn remove(status: &mut InstanceStatus, reason: &ConditionReason) {
     status.conditions.retain(|known| known.type_ != reason.condition);
 }
 
-/// A condition without time.
+/// Returns a condition without a transition time.
 pub(crate) fn condition(
     type_: &str,
     status: &str,
@@ -56,8 +56,8 @@ pub(crate) fn condition(
     }
 }
 
-/// Reports the end of a run. A rollout that failed keeps the Instance unready until another is
-/// complete, whatever its objects are.
+/// Reports the end of a rollout in the condition Ready. After a failed rollout, the Instance is not
+/// ready until a later rollout completes, regardless of the health of its objects.
 pub(crate) fn report_end(
     status: &mut InstanceStatus,
     plan: &str,

@@ -1,4 +1,4 @@
-//! OperatorVersions that others depend on, by their KudoOperator tasks.
+//! Dependencies between OperatorVersions, which KudoOperator tasks define.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,22 +7,22 @@ use podops_packages::package::operator_version_name;
 
 use crate::view::{Dependencies, Version};
 
-/// Returns the name of the OperatorVersion of a KudoOperator task.
+/// Returns the name of the OperatorVersion that a KudoOperator task depends on.
 #[must_use]
 pub fn version_name(spec: &TaskSpec) -> String {
     operator_version_name(&spec.package, &spec.app_version, &spec.operator_version)
 }
 
-/// Returns the OperatorVersions that an OperatorVersion depends on directly, as `<namespace>/<name>`.
-/// They are beside it: the command line creates them in its namespace.
+/// Returns the direct dependencies of an OperatorVersion, as `<namespace>/<name>`. All are in its
+/// namespace, because the command line creates them there.
 #[must_use]
 pub fn direct(version: &Version) -> BTreeSet<String> {
     let tasks = version.spec.tasks.iter().filter(|task| task.kind == "KudoOperator");
     tasks.map(|task| format!("{}/{}", version.namespace, version_name(&task.spec))).collect()
 }
 
-/// Returns the first OperatorVersions that depend on each other, among those that the OperatorVersion
-/// `key` depends on: a path that ends where it begins. `None` if there is no such path.
+/// Returns the first dependency cycle that is reachable from the OperatorVersion `key`: a path that
+/// begins and ends with the same name. `None` if there is no cycle.
 #[must_use]
 pub fn cycle(key: &str, version: &Version, known: &Dependencies) -> Option<Vec<String>> {
     let mut open: BTreeMap<String, BTreeSet<String>> = known
@@ -30,7 +30,8 @@ pub fn cycle(key: &str, version: &Version, known: &Dependencies) -> Option<Vec<S
         .map(|(key, version)| (key.clone(), direct(version)))
         .chain([(key.to_owned(), direct(version))])
         .collect();
-    // What is left, when those that depend on no other are removed until there are none, has a cycle.
+    // OperatorVersions without remaining dependencies are removed repeatedly; the rest is in a
+    // cycle or depends on a cycle.
     loop {
         let closed: Vec<String> = open
             .iter()
@@ -75,7 +76,7 @@ mod tests {
         Arc::new(Version { namespace: "ns".to_owned(), identity: String::new(), spec })
     }
 
-    /// Cycle that is found from `a`, which depends on these, with the others' dependencies.
+    /// Returns the cycle found from `a` with the dependencies `needed`; `others` have their own.
     fn found(needed: &[&str], others: &[(&str, &[&str])]) -> Option<String> {
         let known = others.iter().map(|(name, needed)| (format!("ns/{name}-1"), version(needed)));
         cycle("ns/a-1", &version(needed), &known.collect()).map(|path| path.join(" "))

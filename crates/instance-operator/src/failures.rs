@@ -1,5 +1,5 @@
-//! Reads and writes of one Instance that failed. They are not repeated before their time, so that an object that the
-//! API server rejects costs a request a minute. Pure.
+//! Failed reads and writes of one Instance, retried with backoff: an object that the API server
+//! rejects costs one request a minute. Pure.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,8 @@ use crate::{object::ObjectId, view::Observed};
 /// Failures of the last attempt.
 #[derive(Debug)]
 struct FailedAttempt {
-    /// Generation and OperatorVersion: an attempt with others may succeed.
+    /// Generation of the Instance and identity of the OperatorVersion: an attempt with another
+    /// input may succeed.
     input: (i64, String),
     messages: BTreeMap<ObjectId, String>,
     consecutive: u32,
@@ -24,7 +25,7 @@ struct FailedAttempt {
 #[derive(Debug, Default)]
 pub struct Failures {
     last: Option<FailedAttempt>,
-    /// Number of consecutive attempts that found an object changed.
+    /// Number of consecutive attempts that failed with an outdated object.
     outdated: u32,
 }
 
@@ -34,7 +35,7 @@ fn input(observed: &Observed) -> (i64, String) {
 }
 
 impl Failures {
-    /// Adds the failures that are not to be retried yet.
+    /// Adds the failures that must not be retried yet.
     pub fn add_to(&self, observed: &mut Observed, now: Instant) {
         if let Some(last) = &self.last
             && last.retry_at > now
@@ -44,8 +45,8 @@ impl Failures {
         }
     }
 
-    /// Records the failures of an attempt; returns the time until they are retried, `None` if there
-    /// are none.
+    /// Records the failures of an attempt. Returns the time until the retry; `None` without
+    /// failures.
     pub fn record(&mut self, observed: &Observed, now: Instant) -> Option<Duration> {
         self.outdated = 0;
         let last = self.last.take();
@@ -54,7 +55,7 @@ impl Failures {
         }
         let input = input(observed);
         let (consecutive, retry_at) = match last.filter(|last| last.input == input) {
-            // The same attempt, or one in which something else has failed.
+            // Failures before the retry time do not postpone the retry.
             Some(last) if last.retry_at > now => (last.consecutive, last.retry_at),
             last => {
                 let consecutive = last.map_or(0, |last| last.consecutive).saturating_add(1);
@@ -66,8 +67,8 @@ impl Failures {
         Some(retry_at.duration_since(now))
     }
 
-    /// Records that an object had changed since it was read; returns the time until the next attempt, which
-    /// grows while another client changes objects all the time.
+    /// Records that an object had changed since it was read. Returns the time until the next
+    /// attempt, which grows with consecutive conflicts.
     pub fn record_outdated(&mut self) -> Duration {
         self.outdated = self.outdated.saturating_add(1);
         backoff::wait(Kind::Transient, self.outdated)

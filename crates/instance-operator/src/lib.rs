@@ -1,8 +1,8 @@
-//! Runs the plans of [`Instance`](podops_api::kudo::Instance)s: phases and steps, whose tasks apply and
-//! delete the objects of a package.
+//! Runs the plans of [`Instance`](podops_api::kudo::Instance)s: phases and steps, whose tasks apply
+//! and delete the objects of a package.
 //!
-//! Reads: Instances, OperatorVersions, the objects of packages. Writes: these objects, Instance status,
-//! finalizer and `planExecution`.
+//! Reads: Instances, OperatorVersions, the objects of packages. Writes: these objects, Instance
+//! status, finalizer and `planExecution`.
 
 pub mod object;
 

@@ -14,16 +14,16 @@ use crate::{
 /// Facts about one Instance that are not stored in the cluster.
 #[derive(Debug, Default)]
 pub struct InstanceMemory {
-    /// Status that the API server may not have yet.
+    /// Status that the API server may not have stored yet.
     pub pending: Option<PendingStatus>,
     /// Reads and writes that failed.
     pub failures: Failures,
-    /// OperatorVersion with which the current run began.
+    /// OperatorVersion with which the current run started.
     pub version_of_run: Option<Arc<Version>>,
 }
 
 impl InstanceMemory {
-    /// Keeps the content of the OperatorVersion with which the current run began.
+    /// Keeps the content of the OperatorVersion with which the current run started.
     pub fn keep_version(&mut self, observed: &Observed, status: &InstanceStatus) {
         let Some(run) = run::running(status) else {
             self.version_of_run = None;

@@ -1,9 +1,9 @@
-//! Messages of many objects.
+//! Shortens lists of messages.
 
 /// Number of objects that a message names.
 const NAMED: usize = 3;
 
-/// Returns a message that has the first of these, and the number of the others.
+/// Returns the first messages, and the number of further messages.
 #[must_use]
 pub fn first_of(messages: &[String]) -> String {
     let named = messages.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");

@@ -1,4 +1,4 @@
-//! Metrics that only instance-operator exports, as a table, and what a status adds to them.
+//! Metrics that only instance-operator exports, as a table, and their values for a status.
 //! `shell::metrics` registers them.
 
 use podops_api::kudo::{ExecutionStatus, InstanceStatus, PlanRun};
@@ -40,7 +40,7 @@ pub struct EndedRun {
     pub seconds: Option<f64>,
 }
 
-/// Returns the runs that a new status reports as ended, and the one before did not.
+/// Returns the runs that `status` reports as ended and `reported` does not.
 #[must_use]
 pub fn ended_runs(reported: &InstanceStatus, status: &InstanceStatus) -> Vec<EndedRun> {
     let is_known = |run: &PlanRun| {
@@ -56,12 +56,12 @@ pub fn ended_runs(reported: &InstanceStatus, status: &InstanceStatus) -> Vec<End
     ended.collect()
 }
 
-/// The result of a run as a label value.
+/// Returns the label value of a run's result.
 fn result_label(status: ExecutionStatus) -> &'static str {
     if status == ExecutionStatus::Complete { "Complete" } else { "Failed" }
 }
 
-/// The state of an Instance as a label value.
+/// Returns the label value of an Instance's state.
 #[must_use]
 pub fn state_label(status: &InstanceStatus) -> &'static str {
     let last = status.history.first().map(|run| run.status);

@@ -1,4 +1,4 @@
-//! Objects that tasks apply and delete: their identity, and what is read of their content.
+//! Objects that tasks apply and delete: their identity, and functions that read their fields.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ impl fmt::Display for ObjectType {
     }
 }
 
-/// Identity of an object; without a name, it stands for all objects of the type.
+/// Identity of an object; without a name, all objects of the type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectId {
     /// API version and kind.
@@ -67,8 +67,8 @@ impl ObjectId {
         }
     }
 
-    /// Returns why the name or the namespace cannot be in the URL of the object, if so: it would be the URL
-    /// of another one.
+    /// Returns an error message if the name or the namespace is not a valid path segment, so that
+    /// the URL would address another object; `None` if both are valid.
     #[must_use]
     pub fn invalid_name(&self) -> Option<String> {
         let is_valid = is_path_segment(&self.name)
@@ -94,16 +94,16 @@ impl fmt::Display for ObjectId {
     }
 }
 
-/// Whether objects of a type have a namespace.
+/// Scope of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// They have.
+    /// Objects of the type have a namespace.
     Namespaced,
-    /// They have not.
+    /// Objects of the type have no namespace.
     Cluster,
 }
 
-/// Returns the type of an object; parts that it does not have are empty.
+/// Returns the API version and kind of an object; absent fields are empty.
 #[must_use]
 pub fn object_type(object: &Value) -> ObjectType {
     ObjectType {
@@ -112,60 +112,60 @@ pub fn object_type(object: &Value) -> ObjectType {
     }
 }
 
-/// Returns a text of an object; empty if there is none.
+/// Returns the string at a JSON pointer; empty if absent.
 #[must_use]
 pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Returns a whole number of an object; `None` if there is none.
+/// Returns the integer at a JSON pointer; `None` if absent.
 #[must_use]
 pub fn integer(object: &Value, pointer: &str) -> Option<i64> {
     object.pointer(pointer).and_then(Value::as_i64)
 }
 
-/// Returns the elements of a list of an object; none if there is no list.
+/// Returns the elements of the list at a JSON pointer; none if absent.
 pub fn items<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
     object.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// Returns a label; `None` if there is none.
+/// Returns the value of a label; `None` if absent.
 #[must_use]
 pub fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object.pointer("/metadata/labels")?.get(key)?.as_str()
 }
 
-/// Returns whether a Pod or Pod template has the label that puts it under control.
+/// Returns whether a Pod or Pod template has the label `kusionstack.io/control=true`.
 #[must_use]
 pub fn is_controlled(object: &Value) -> bool {
     label(object, CONTROL) == Some(CONTROL_ON)
 }
 
-/// Returns whether the deletion of an object has begun.
+/// Returns whether an object has a deletion timestamp.
 #[must_use]
 pub fn is_deleted(object: &Value) -> bool {
     !text(object, "/metadata/deletionTimestamp").is_empty()
 }
 
-/// Returns a condition of an object; `None` if there is none of this type.
+/// Returns the condition of this type; `None` if absent.
 #[must_use]
 pub fn condition<'a>(object: &'a Value, condition: &str) -> Option<&'a Value> {
     items(object, "/status/conditions").find(|found| found["type"] == condition)
 }
 
-/// Returns whether a condition is True.
+/// Returns whether the condition of this type is True.
 #[must_use]
 pub fn is_true(object: &Value, name: &str) -> bool {
     condition(object, name).is_some_and(|found| found["status"] == "True")
 }
 
-/// Returns the owner reference of an object's controller; `None` if there is none.
+/// Returns the owner reference of an object's controller; `None` without a controller.
 #[must_use]
 pub fn controller(object: &Value) -> Option<&Value> {
     items(object, "/metadata/ownerReferences").find(|owner| owner["controller"] == true)
 }
 
-/// Returns the map at a path, which is created where it is missing; `None` if something else is there.
+/// Returns the map at a path, created if missing; `None` if a value of another type is there.
 pub fn map_at<'a>(object: &'a mut Value, path: &[&str]) -> Option<&'a mut Map<String, Value>> {
     let mut value = object;
     for part in path {

@@ -1,5 +1,5 @@
-//! Changes of objects, what has to be read before they can be decided, and what the status records of
-//! them once they are done.
+//! Writes of objects, the reads that planning needs before them, and the record of completed writes
+//! in the status.
 
 use std::collections::BTreeSet;
 
@@ -14,29 +14,31 @@ use crate::{
 /// Change of one object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ObjectWrite {
-    /// Applies the object by server-side apply. It counts as done when the API server has answered.
+    /// Applies the object by server-side apply. Complete once the API server has accepted the
+    /// request.
     Apply {
         /// The object.
         object: Box<Value>,
-        /// Task that applies it, for the inventory.
+        /// Task that applies the object, for the inventory.
         task: String,
         /// Identity of the run, for the inventory.
         run: String,
-        /// Whether KUDO has applied the object; the fields that it has written are taken first.
+        /// True if KUDO has applied the object; the fields that KUDO wrote are taken over first.
         is_takeover: bool,
     },
-    /// Sets the number of Pods of a workload to 0. It counts as done when the API server has answered.
+    /// Sets `spec.replicas` of a workload to 0. Complete once the API server has accepted the
+    /// request.
     ScaleToZero {
         /// Identity of the workload.
         id: ObjectId,
-        /// UID of the workload; another one of this name is not changed.
+        /// UID of the workload; another workload of this name is not changed.
         uid: String,
     },
-    /// Deletes the object in the foreground. It counts as done when the object does not exist.
+    /// Deletes the object with foreground propagation. Complete once the object does not exist.
     Delete {
         /// Identity of the object.
         id: ObjectId,
-        /// UID of the object; another one of this name stays.
+        /// UID of the object; another object of this name is not deleted.
         uid: String,
     },
 }
@@ -51,7 +53,7 @@ impl ObjectWrite {
         }
     }
 
-    /// Name of the task that applies the object; `None` if it is not applied.
+    /// Name of the task that applies the object; `None` for other writes.
     #[must_use]
     pub fn task(&self) -> Option<&str> {
         match self {
@@ -61,21 +63,21 @@ impl ObjectWrite {
     }
 }
 
-/// What is to be read before more can be planned.
+/// Reads that planning needs before it can continue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Types of which it is not known whether they are served.
+    /// Types to discover.
     pub types: BTreeSet<ObjectType>,
-    /// Objects that are to be read whole.
+    /// Objects to read completely.
     pub objects: BTreeSet<ObjectId>,
-    /// Objects of which the metadata suffice.
+    /// Objects whose metadata suffice.
     pub metadata: BTreeSet<ObjectId>,
     /// Files of Pods.
     pub files: BTreeSet<ReadFile>,
 }
 
 impl Needs {
-    /// Returns whether nothing is to be read.
+    /// Returns whether no read is needed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.types.is_empty()
@@ -85,7 +87,7 @@ impl Needs {
     }
 }
 
-/// Digest of an object as it is applied, without the annotations of the run.
+/// Digest of an applied object, without the annotations of the run.
 #[must_use]
 pub fn applied_digest(object: &Value) -> String {
     let mut counted = object.clone();
@@ -96,7 +98,7 @@ pub fn applied_digest(object: &Value) -> String {
     digest(&counted.to_string())
 }
 
-/// Returns the entry of an object; `None` if the Instance has not applied it.
+/// Returns the inventory entry of an object; `None` if the Instance has not applied the object.
 #[must_use]
 pub fn entry<'a>(inventory: &'a [InventoryEntry], id: &ObjectId) -> Option<&'a InventoryEntry> {
     inventory.iter().find(|entry| is_of(entry, id))
@@ -115,7 +117,7 @@ pub fn id_of(entry: &InventoryEntry) -> ObjectId {
     }
 }
 
-/// Returns the entry of an object that was not applied yet: its identity alone.
+/// Returns the entry of an object that is not applied yet: only its identity.
 #[must_use]
 pub fn entry_of(id: &ObjectId) -> InventoryEntry {
     InventoryEntry {
@@ -134,8 +136,8 @@ fn is_of(entry: &InventoryEntry, id: &ObjectId) -> bool {
         && entry.api_version == id.object_type.api_version
 }
 
-/// Records a write that is done. `response` is the object as the API server has it; `None` if it does
-/// not exist any more.
+/// Records a completed write in the inventory. `response` is the object that the API server
+/// returned; `None` if the object no longer exists.
 pub fn record(status: &mut InstanceStatus, write: &ObjectWrite, response: Option<&Value>) {
     let id = write.id();
     match write {

@@ -1,5 +1,6 @@
-//! Status of an Instance that the API server may not have yet. The next reconcile continues with it, so that
-//! nothing that was applied is applied again; its events are published once it is written. Pure.
+//! Status of an Instance that the API server may not have stored yet. The next reconcile continues
+//! from this status, so that no object is applied twice; its events are published once it is
+//! stored. Pure.
 
 use podops_api::kudo::InstanceStatus;
 use podops_client::event::ObjectEvent;
@@ -7,22 +8,22 @@ use podops_client::event::ObjectEvent;
 /// A status that the API server may not have yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PendingStatus {
-    /// The stored status that it continues.
+    /// Stored status that the pending status is based on.
     pub stored: InstanceStatus,
-    /// The status.
+    /// Pending status.
     pub status: InstanceStatus,
-    /// Events that report the status.
+    /// Events to publish once the status is stored.
     pub events: Vec<ObjectEvent>,
 }
 
-/// State of the pending status, by the status that is stored.
+/// State of the pending status, compared with the stored status.
 #[derive(Debug, PartialEq)]
 pub enum LastStatus {
     /// The status is stored; these events are due.
     Written(Vec<ObjectEvent>),
     /// The status is not stored: the write was too early, failed, or conflicted.
     Pending(Box<PendingStatus>),
-    /// There was none, or another operator has written meanwhile.
+    /// There was no pending status, or another operator has written the status since.
     Unknown,
 }
 

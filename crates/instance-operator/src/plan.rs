@@ -1,11 +1,13 @@
-//! Decides the next changes of one Instance: of its objects, its status and itself. Pure: observed state
-//! and the time in, a [`Plan`] out.
+//! Decides the next changes of one Instance: its objects, its status and the Instance itself. Pure:
+//! observed state and the time in, a [`Plan`] out.
 //!
-//! A plan may be incomplete, because types, objects or files are not known:
-//! [`Needs`](crate::object_write::Needs) lists them. The operator plans again once they are, and after each
-//! write, until neither is left; then it writes the status. An operator that is restarted before it has
-//! written the status plans the same writes again, unless the spec has changed meanwhile: so the status is
-//! written [first](Plan::is_status_first) if a later plan must know what this one is about to change.
+//! A plan is incomplete while types, objects or files are unknown:
+//! [`Needs`](crate::object_write::Needs) lists them. The operator plans again once they are read,
+//! and after each write, until no read and no write remains; then it writes the status.
+//!
+//! An operator that restarts before the status is written plans the same writes again, unless the
+//! spec has changed. The status is therefore written [first](Plan::is_status_first) if a later plan
+//! must know the next changes.
 
 mod attempts;
 mod cluster_objects;
@@ -32,11 +34,12 @@ use crate::{
     view::{Finalizer, Observed},
 };
 
-/// Time after which a cleanup that fails in a namespace that is being deleted is left. Nothing can be created
-/// there, and the rights of its ServiceAccounts are gone, so it can hardly succeed any more.
+/// Time after which a failing cleanup is abandoned in a namespace that is being deleted. Nothing
+/// can be created there, and the RBAC rights of its ServiceAccounts are deleted, so a success is
+/// unlikely.
 const GIVE_UP_IN_DELETED_NAMESPACE: SignedDuration = SignedDuration::from_secs(30);
 
-/// Returns why the plan `cleanup` has failed, fails or does not run; `None` if it may be complete soon.
+/// Returns why the plan `cleanup` failed, fails or does not run; `None` if it may still complete.
 #[must_use]
 pub fn cleanup_failure(observed: &Observed, status: &InstanceStatus) -> Option<String> {
     run::failure(status, CLEANUP).or_else(|| {
@@ -45,14 +48,14 @@ pub fn cleanup_failure(observed: &Observed, status: &InstanceStatus) -> Option<S
     })
 }
 
-/// Why a cleanup cannot be completed.
+/// Reason to abandon a cleanup.
 struct Hopeless {
     message: String,
-    /// Time since the deletion of the Instance after which the cleanup is left.
+    /// Time since the deletion of the Instance after which the cleanup is abandoned.
     limit: SignedDuration,
 }
 
-/// Returns why the cleanup of an Instance cannot be completed, as far as it is known.
+/// Returns why the cleanup of an Instance cannot complete; `None` if no reason is known.
 fn hopeless(plan: &Plan, observed: &Observed) -> Option<Hopeless> {
     if schedule::version(observed).is_none() {
         let message = format!("OperatorVersion {} does not exist", observed.version_key());
@@ -64,7 +67,8 @@ fn hopeless(plan: &Plan, observed: &Observed) -> Option<Hopeless> {
     Some(Hopeless { message, limit: GIVE_UP_IN_DELETED_NAMESPACE })
 }
 
-/// Removes the finalizer of an Instance once its cleanup is left, so that it can go.
+/// Removes the finalizer of an Instance once its hopeless cleanup has exceeded the limit; requeues
+/// before.
 fn give_up_cleanup(plan: &mut Plan, observed: &Observed, now: Timestamp) {
     let Some(hopeless) = hopeless(plan, observed) else { return };
     let Some(age) = cluster_objects::age(observed, now) else { return };

@@ -1,8 +1,8 @@
-//! Names of plans with a meaning.
+//! Names of plans with a special meaning.
 
-/// Plans that run when an Instance moves to another OperatorVersion: the first that exists.
+/// Plans for a change of the OperatorVersion; the first that exists runs.
 pub(crate) const UPGRADE: [&str; 3] = ["upgrade", "update", "deploy"];
-/// Plans that run when parameters without trigger change: the first that exists.
+/// Plans for changed parameters without a trigger; the first that exists runs.
 pub(crate) const UPDATE: [&str; 2] = ["update", "deploy"];
 /// The plan of a new Instance.
 pub const DEPLOY: &str = "deploy";

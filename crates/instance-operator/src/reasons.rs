@@ -1,4 +1,4 @@
-//! Every reason of events and conditions of this operator, as tables. Messages are KUDO's.
+//! Reasons of all events and conditions of this operator, as tables. Messages are KUDO's.
 //!
 //! `docs/reference/events.md` and `docs/reference/conditions.md` are generated from [`EVENTS`] and
 //! [`CONDITIONS`].
@@ -21,7 +21,7 @@ pub const INSTANCE_INVALID: EventReason = EventReason::warning(
     INSTANCE,
     "The Instance cannot be decoded, and nothing runs. Fix the field that the message names.",
 );
-/// A run begins.
+/// A run has started.
 pub const PLAN_STARTED: EventReason =
     EventReason::normal("PlanStarted", INSTANCE, "A run of a plan begins.");
 /// A run has ended.
@@ -73,7 +73,7 @@ pub const RESOURCE_UNMARSHAL_ERROR: EventReason = EventReason::warning(
     INSTANCE,
     "A rendered template is not YAML of objects. Fix the template.",
 );
-/// An object has failed for good.
+/// An object has failed permanently.
 pub const FAILED_TERMINAL_STATE_ERROR: EventReason = EventReason::warning(
     "FailedTerminalStateError",
     INSTANCE,
@@ -97,19 +97,19 @@ pub const TASK_BUILD_ERROR: EventReason = EventReason::warning(
     INSTANCE,
     "A task lacks a field, or has an unknown kind. Fix the package.",
 );
-/// The Pod of a Pipe task has another form than it needs, or an annotation an invalid expression.
+/// The Pod of a Pipe task is invalid, or an annotation has an invalid expression.
 pub const RESOURCE_VALIDATION_ERROR: EventReason = EventReason::warning(
     "ResourceValidationError",
     INSTANCE,
     "The Pod of a Pipe task has another form than it needs, or an annotation has an invalid expression. Fix the template.",
 );
-/// A Pipe task cannot make its files.
+/// A Pipe task cannot create its files.
 pub const PIPE_TASK_ERROR: EventReason = EventReason::warning(
     "PipeTaskError",
     INSTANCE,
     "A Pipe task cannot make its files, or one is too large. Fix what the message names.",
 );
-/// An object that left the templates cannot be deleted.
+/// An object that was removed from the templates cannot be deleted.
 pub const PRUNE_FAILED: EventReason = EventReason::warning(
     "PruneFailed",
     INSTANCE,
@@ -121,13 +121,13 @@ pub const CLUSTER_OBJECTS_LEFT: EventReason = EventReason::warning(
     INSTANCE,
     "Cluster-scoped objects could not be deleted for five minutes, and stay without their Instance. Delete what the message names.",
 );
-/// An Instance was deleted although its plan `cleanup` was not complete.
+/// An Instance was deleted before its plan `cleanup` was complete.
 pub const CLEANUP_LEFT: EventReason = EventReason::warning(
     "CleanupLeft",
     INSTANCE,
     "The plan cleanup of an Instance that is being deleted could not be completed: its OperatorVersion has not existed for five minutes, or the plan fails in a namespace that is being deleted too. Delete by hand what the plan would have deleted outside of the namespace.",
 );
-/// A step or a run has taken longer than its time limit.
+/// A step or a run has exceeded its time limit.
 pub const TIMED_OUT: EventReason = EventReason::warning(
     "TimedOut",
     INSTANCE,
@@ -153,7 +153,7 @@ pub const FIELDS_TAKEN: EventReason = EventReason::warning(
     INSTANCE,
     "Another client had set fields of an object that the package sets too. They have the package's values now; list those that the other client is to keep in the annotation `kudo.dev/leave` of the template.",
 );
-/// The API version of an object is gone.
+/// The API version of an object is no longer served.
 pub const API_VERSION_TRANSLATED: EventReason = EventReason::warning(
     "ApiVersionTranslated",
     INSTANCE,
@@ -219,7 +219,7 @@ pub const NOT_READY: ConditionReason = reason(
 /// A plan runs.
 pub const PROGRESSING: ConditionReason =
     reason("Progressing", True, "PlanInProgress", "A plan runs.");
-/// A plan runs, and no step of it begins.
+/// A plan runs, but no further step starts.
 pub const PAUSED: ConditionReason = reason(
     "Progressing",
     True,
@@ -252,11 +252,11 @@ const PARAMETERS_REJECTED: ConditionReason = reason(
     "Parameters have no valid values, so nothing runs.",
 );
 
-/// The spec can never be right, and nothing runs.
+/// The spec is permanently invalid, and nothing runs.
 pub const REJECTED: [&ConditionReason; 3] =
     [&VERSION_MISSING, &PLAN_REJECTED, &PARAMETERS_REJECTED];
 
-/// A step of the plan that runs fails, and is tried again.
+/// A step of the running plan fails and is retried.
 pub const STEP_FAILS: ConditionReason = reason(
     "Degraded",
     True,
@@ -264,7 +264,7 @@ pub const STEP_FAILS: ConditionReason = reason(
     "A step of the plan that runs fails, and is tried again, since `lastTransitionTime`. Fix the cause that the message names, or cancel the run.",
 );
 
-/// An Instance is being deleted, and cluster-scoped objects of it cannot be.
+/// An Instance is being deleted, but its cluster-scoped objects cannot be deleted.
 pub const CLUSTER_OBJECTS_REMAIN: ConditionReason = reason(
     "Degraded",
     True,
@@ -288,13 +288,13 @@ pub const CONDITIONS: [&ConditionReason; 12] = [
     &CLUSTER_OBJECTS_REMAIN,
 ];
 
-/// A run begins.
+/// Returns the event of a started run.
 #[must_use]
 pub fn started(plan: &str) -> ObjectEvent {
     PLAN_STARTED.with(format!("Execution of plan {plan} started"))
 }
 
-/// A run has ended.
+/// Returns the event of an ended run.
 #[must_use]
 pub fn finished(plan: &str, result: ExecutionStatus) -> ObjectEvent {
     let result = if result == ExecutionStatus::Complete { "COMPLETE" } else { "FATAL_ERROR" };

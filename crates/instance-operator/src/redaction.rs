@@ -1,4 +1,4 @@
-//! Removes values of Secrets from messages: those of the API server and of templates may quote them.
+//! Removes values of Secrets from messages: templates and the API server may quote such values.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use podops_api::kudo::{InstanceStatus, ParameterSource};
@@ -7,14 +7,14 @@ use serde_json::json;
 
 use crate::view::Observed;
 
-/// What stands for a value.
+/// Replacement for a value.
 pub const REDACTED: &str = "[redacted]";
-/// Length from which a value is replaced wherever it occurs, in bytes; a shorter one only in quotes, because
-/// it is a part of other words.
+/// Minimum length in bytes at which a value is replaced wherever it occurs. A shorter value is
+/// replaced only in quotes, because it may be part of other words.
 const LENGTH_MIN: usize = 4;
 
-/// Returns the references and values of the parameters that come from Secrets or are sensitive, and are not
-/// empty.
+/// Returns the references and values of non-empty parameters that come from Secrets or are
+/// sensitive.
 pub fn secret_values(observed: &Observed) -> impl Iterator<Item = (&ParameterSource, &String)> {
     observed.spec.parameters_from.iter().filter_map(|source| {
         let name = &source.name;
@@ -25,15 +25,15 @@ pub fn secret_values(observed: &Observed) -> impl Iterator<Item = (&ParameterSou
     })
 }
 
-/// Texts that must not be in a message.
+/// Texts that must not appear in a message.
 #[derive(Clone, Debug, Default)]
 pub struct Redaction {
     texts: Vec<String>,
 }
 
 impl Redaction {
-    /// Returns what must not be in the messages of an Instance: the values that come from Secrets, and
-    /// those of sensitive parameters, as text, in base64 and as parts of JSON.
+    /// Returns the texts that must not appear in the messages of an Instance: values from Secrets
+    /// and of sensitive parameters, as text, in base64 and as parts of JSON.
     #[must_use]
     pub fn of(observed: &Observed) -> Self {
         let mut texts = Vec::new();
@@ -48,13 +48,13 @@ impl Redaction {
     }
 
     fn new(mut texts: Vec<String>) -> Self {
-        // A value may contain another one.
+        // A value may contain a shorter value.
         texts.sort_by_key(|text| std::cmp::Reverse(text.len()));
         texts.dedup();
         Self { texts }
     }
 
-    /// Returns what must not be in messages about two states of an Instance.
+    /// Returns the redaction for messages about two states of an Instance.
     #[must_use]
     pub fn and(self, other: &Self) -> Self {
         Self::new(self.texts.into_iter().chain(other.texts.iter().cloned()).collect())

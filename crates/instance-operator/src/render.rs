@@ -1,4 +1,4 @@
-//! Renders changes of an Instance as API writes, each conditional on the state that it was decided on.
+//! Renders changes of an Instance as API writes, each conditional on the observed state.
 
 use podops_api::kudo::{GROUP, InstanceStatus, VERSION};
 use podops_client::write::{Change, JsonPatch, Resource, Target, Write};
@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 
 use crate::{schedule::InstanceChange, view::Observed};
 
-/// Instances.
+/// Resource of Instances.
 pub const INSTANCES: Resource = Resource { group: GROUP, version: VERSION, plural: "instances" };
 
 fn target(observed: &Observed) -> Target {
     Target::new(INSTANCES, &observed.namespace, &observed.name)
 }
 
-/// Renders the status. It is conditional on the resourceVersion, because it records what was taken in of
-/// the spec: with another spec, another run may be due.
+/// Renders the status. The write is conditional on the resourceVersion, because the status records
+/// the observed input: for another spec, another run may be due.
 #[must_use]
 pub fn status(observed: &Observed, reported: &InstanceStatus, status: &InstanceStatus) -> Write {
     let mut change = Change::status(&observed.uid, reported, status);
@@ -45,7 +45,8 @@ pub fn change(observed: &Observed, change: &InstanceChange) -> Write {
         InstanceChange::SetRequestUid(uid) => {
             merge(observed, &json!({}), Some(json!({ "planExecution": { "uid": uid } })))
         }
-        // The status has been written meanwhile; another request changes the generation, and is not removed.
+        // The status write has changed the resourceVersion. A new request changes the generation,
+        // and is not removed.
         InstanceChange::ClearRequest => JsonPatch::default()
             .test(&["metadata", "uid"], observed.uid.as_str())
             .test(&["metadata", "generation"], observed.generation)

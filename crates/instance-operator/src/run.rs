@@ -1,4 +1,4 @@
-//! Runs of plans: their identity, begin and end. Pure changes of an Instance's status.
+//! Runs of plans: identity, start and end. Pure changes of an Instance's status.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -16,22 +16,22 @@ use crate::{
 /// Number of ended runs that the status keeps.
 const HISTORY: usize = 10;
 
-/// Returns the identity of a run, the same for the same input: an operator that is restarted before it
-/// has written the status begins the same run again.
+/// Returns the identity of a run, which depends only on the input: an operator that restarts before
+/// the status is written starts the same run again.
 #[must_use]
 pub fn identity(observed: &Observed, plan: &str, input: &str) -> String {
     let text = format!("{}\n{}\n{plan}\n{input}", observed.uid, observed.generation);
     let digest = Sha256::digest(text);
     let mut bytes: [u8; 16] = std::array::from_fn(|index| digest[index]);
-    // Version 8 of RFC 9562: the other bits are ours.
+    // Version 8 of RFC 9562: the other bits are application-defined.
     bytes[6] = (bytes[6] & 0x0f) | 0x80;
     bytes[8] = (bytes[8] & 0x3f) | 0x80;
     let hex = hex::encode(bytes);
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// Returns what the inventory records of the objects that an attempt of a step applies: the run, and from
-/// the second attempt on its number.
+/// Returns the inventory's record of the run and attempt that applied an object: the run, followed
+/// by the number of the attempt if it is not the first.
 #[must_use]
 pub fn run_and_attempt(run: &str, attempt: u32) -> String {
     match attempt {
@@ -40,22 +40,23 @@ pub fn run_and_attempt(run: &str, attempt: u32) -> String {
     }
 }
 
-/// Returns whether the inventory records an object of this run, in any attempt.
+/// Returns whether the inventory's record names this run, in any attempt.
 #[must_use]
 pub fn is_of_run(recorded: &str, run: &str) -> bool {
     let rest = recorded.strip_prefix(run);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
 }
 
-/// Returns the plan that runs; `None` if none does.
+/// Returns the running plan; `None` if no plan runs.
 #[must_use]
 pub fn running(status: &InstanceStatus) -> Option<&PlanStatus> {
     status.plan_status.values().find(|plan| plan.status.is_running())
 }
 
-/// Returns the status with which a reconcile continues after one whose status could not be written yet. Steps that
-/// it has completed count for the generation of the Instance that it has observed: another operator may have changed
-/// the same objects for a later one. Of its objects just their identity is kept.
+/// Returns the status with which a reconcile continues if the status of an earlier reconcile is not
+/// stored yet. Completed steps are valid for the generation that was observed: another operator may
+/// have changed the same objects for a later generation. Only the inventory's identities are kept
+/// then.
 #[must_use]
 pub fn continued(
     stored: &InstanceStatus,
@@ -70,9 +71,9 @@ pub fn continued(
     status
 }
 
-/// Forgets what was applied, because another operator may still be about to change it: one that was the leader until
-/// it was paused. The next run then writes its annotations to each object, also where nothing else changes, so that
-/// the API server rejects what is based on an earlier version of the object.
+/// Clears the digests of applied objects, because a paused former leader may still be about to
+/// change the objects. The next run then writes its annotations to each object, even without
+/// another change, so that the API server rejects writes based on an earlier resourceVersion.
 fn forget_contents(status: &mut InstanceStatus) {
     for entry in &mut status.inventory {
         entry.applied.clear();
@@ -85,7 +86,7 @@ fn is_done(run: &PlanStatus) -> bool {
     steps.all(|step| step.status == ExecutionStatus::Complete)
 }
 
-/// Messages of the steps of a run that fail, and are tried again.
+/// Messages of a run's failed steps that are retried.
 #[must_use]
 pub fn errors(run: &PlanStatus) -> Vec<String> {
     let steps = run.phases.iter().flat_map(|phase| &phase.steps);
@@ -93,7 +94,7 @@ pub fn errors(run: &PlanStatus) -> Vec<String> {
     failing.map(|step| step.message.clone()).collect()
 }
 
-/// Returns why a plan has failed or fails; `None` if it does not.
+/// Returns why a plan failed or fails; `None` if neither.
 #[must_use]
 pub fn failure(status: &InstanceStatus, plan: &str) -> Option<String> {
     let found = status.plan_status.get(plan)?;
@@ -106,15 +107,15 @@ pub fn failure(status: &InstanceStatus, plan: &str) -> Option<String> {
     errors.first().map(|error| format!("plan {plan} fails: {error}"))
 }
 
-/// Returns a status as KUDO writes it, such as `IN_PROGRESS`.
+/// Returns a status in KUDO's notation, such as `IN_PROGRESS`.
 #[must_use]
 pub fn shown(status: ExecutionStatus) -> String {
     let text = serde_json::to_value(status).ok();
     text.and_then(|text| text.as_str().map(ToOwned::to_owned)).unwrap_or_default()
 }
 
-/// Adds the plans, phases and steps of an OperatorVersion that the status does not have, in its order.
-/// Plans that it does not have any more stay.
+/// Adds the plans, phases and steps of an OperatorVersion that the status does not have, in the
+/// order of the OperatorVersion. Plans that the OperatorVersion no longer has are kept.
 pub fn add_missing(status: &mut InstanceStatus, version: &Version) {
     for (name, plan) in &version.spec.plans {
         let entry = status.plan_status.entry(name.clone()).or_default();
@@ -124,31 +125,32 @@ pub fn add_missing(status: &mut InstanceStatus, version: &Version) {
     }
 }
 
-/// Returns the status of a phase: that of its name, or an empty one, with all its steps.
+/// Returns the status of a phase with all its steps: the known status of this name, or an empty
+/// one.
 fn phase_status(phase: &Phase, known: &[PhaseStatus]) -> PhaseStatus {
     let known = known.iter().find(|known| known.name == phase.name).cloned().unwrap_or_default();
     let steps = phase.steps.iter().map(|step| step_status(step, &known.steps)).collect();
     PhaseStatus { name: phase.name.clone(), steps, ..known }
 }
 
-/// Returns the status of a step: that of its name, or an empty one.
+/// Returns the known status of a step by name, or an empty one.
 fn step_status(step: &Step, known: &[StepStatus]) -> StepStatus {
     let known = known.iter().find(|known| known.name == step.name).cloned().unwrap_or_default();
     StepStatus { name: step.name.clone(), ..known }
 }
 
-/// What a run is.
+/// Identity of a run, and its reason.
 #[derive(Clone, Debug)]
 pub struct Identity<'a> {
     /// Name of the plan.
     pub plan: &'a str,
     /// Identity of the run.
     pub uid: String,
-    /// Why it runs.
+    /// Reason of the run.
     pub reason: &'a str,
 }
 
-/// Begins a run of a plan. A run of it that has not ended is replaced.
+/// Starts a run of a plan; replaces a running one of the same plan.
 pub fn begin(
     status: &mut InstanceStatus,
     version: &Version,
@@ -190,8 +192,8 @@ pub fn begin(
     }
 }
 
-/// Ends the run of a plan: adds it to the history, and reports a rollout in the condition Ready. Returns the
-/// event of its end; `None` if the status does not have the plan.
+/// Ends the run of a plan: adds it to the history, and reports a rollout in the condition Ready.
+/// Returns the event; `None` if the status does not have the plan.
 #[must_use]
 pub fn end(
     status: &mut InstanceStatus,
@@ -203,7 +205,7 @@ pub fn end(
     let entry = status.plan_status.get_mut(plan)?;
     entry.status = result;
     entry.last_updated_timestamp = Some(Time(now));
-    // The message of a step that failed is that of the run.
+    // By default, the message of the run is that of its failed step.
     let of_step = entry.phases.iter().flat_map(|phase| &phase.steps);
     let mut of_step = of_step.filter(|step| step.status == ExecutionStatus::FatalError);
     let message = match of_step.next() {
@@ -280,7 +282,7 @@ mod tests {
         assert_eq!(running(&status).unwrap().name, "deploy");
     }
 
-    /// Digests of what was applied, after a run that began with one and ended so.
+    /// Digests of applied objects, after a run has started and `change` was made.
     fn digests_after(change: impl Fn(&mut InstanceStatus)) -> Vec<String> {
         let mut status = InstanceStatus::default();
         begin(&mut status, &version(), deploy("u"), Timestamp::UNIX_EPOCH);

@@ -1,7 +1,8 @@
-//! Decides which plan runs: compares the spec of an Instance with what plans have taken in of it.
+//! Decides which plan runs: compares the spec of an Instance with `status.observedInput`, the spec
+//! that the last scheduled plans used.
 //!
-//! No admission webhook takes part. What can never be right is [`Invalid`], and nothing runs until the
-//! spec is fixed.
+//! No admission webhook is involved. A permanent validation error is [`Invalid`], and nothing runs
+//! until the spec is fixed.
 
 mod changes;
 mod cleanup;
@@ -24,29 +25,29 @@ use crate::{
     view::{Finalizer, Observed, Version},
 };
 
-/// Change of the Instance itself, beside its status.
+/// Change of the Instance itself, besides its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InstanceChange {
     /// Adds a finalizer.
     AddFinalizer(Finalizer),
-    /// Removes a finalizer: what it is for is done, or there is nothing to do.
+    /// Removes a finalizer, because its work is complete or there is none.
     RemoveFinalizer(Finalizer),
-    /// Copies the defaults of immutable parameters, so that another default does not change them.
+    /// Sets immutable parameters to their defaults, so that a later default does not change them.
     SetParameters(Vec<(String, String)>),
-    /// Gives the requested run an identity, so that it is the same after a restart.
+    /// Sets the UID of the requested run, so that a restarted operator uses the same UID.
     SetRequestUid(String),
-    /// Removes the request, because its run has ended; written after the status that reports it.
+    /// Removes the request of an ended run, once the status that reports the run is stored.
     ClearRequest,
 }
 
 impl InstanceChange {
-    /// Returns whether the change is written before anything else is done.
+    /// Returns whether the change must be written before anything else.
     #[must_use]
     pub const fn is_first(&self) -> bool {
         !matches!(self, Self::ClearRequest)
     }
 
-    /// Makes the change of an observed Instance, as the API server does.
+    /// Applies the change to an observed Instance, as the API server does.
     pub fn apply_to(&self, observed: &mut Observed) {
         match self {
             Self::AddFinalizer(finalizer) => {
@@ -74,7 +75,7 @@ impl InstanceChange {
 /// Result of scheduling.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Schedule {
-    /// The status, with what was taken in and begun.
+    /// Status with the observed input and the started runs.
     pub status: InstanceStatus,
     /// Change of the Instance.
     pub change: Option<InstanceChange>,
@@ -82,11 +83,11 @@ pub struct Schedule {
     pub set: SetValues,
     /// Events of the runs that were ended.
     pub events: Vec<ObjectEvent>,
-    /// Why the spec can never be right; what runs is held, and only a cancellation was taken in.
+    /// Permanent validation error. The current run is paused; only a cancellation was accepted.
     pub invalid: Option<Invalid>,
 }
 
-/// State of one decision.
+/// State of one scheduling decision.
 struct Scheduler<'a> {
     observed: &'a Observed,
     version: &'a Version,
@@ -118,12 +119,12 @@ pub fn schedule(observed: &Observed, now: Timestamp) -> Schedule {
     Schedule { status, change, set, events, invalid }
 }
 
-/// Checks the spec of an Instance as [`schedule`] does, without deciding what runs: for a client that is
-/// about to write it.
+/// Validates the spec of an Instance as [`schedule`] does, without a decision: for a client that is
+/// about to write the spec.
 ///
 /// # Errors
 ///
-/// [`Invalid`] if the spec can never be right.
+/// [`Invalid`] for a permanent validation error.
 pub fn check(observed: &Observed) -> Result<(), Invalid> {
     let version = observed.version.as_deref().ok_or_else(|| missing_version(observed))?;
     let mut scheduler = Scheduler::new(observed, version, Timestamp::UNIX_EPOCH);
@@ -132,8 +133,8 @@ pub fn check(observed: &Observed) -> Result<(), Invalid> {
     scheduler.schedule_request().map(drop)
 }
 
-/// Returns the OperatorVersion of an Instance. A run under way goes on with the one that it began with,
-/// although that was deleted.
+/// Returns the OperatorVersion of an Instance. If it was deleted, a run in progress continues with
+/// the content that it started with.
 #[must_use]
 pub fn version(observed: &Observed) -> Option<&Version> {
     let of_run =
@@ -174,9 +175,10 @@ impl Scheduler<'_> {
         Ok(self.is_request_ended().then_some(InstanceChange::ClearRequest))
     }
 
-    /// Defaults of immutable parameters that the Instance does not set.
+    /// Defaults of immutable parameters that the Instance does not set; `None` without any.
     fn immutable_defaults(&self) -> Option<Vec<(String, String)>> {
-        // Another OperatorVersion must not decide about a parameter that becomes immutable in it.
+        // New Instances only: a later OperatorVersion must not set a parameter that it makes
+        // immutable.
         let is_new = self.status.observed_input.is_none() && self.status.plan_status.is_empty();
         let immutable = self.version.spec.parameters.iter().filter(|p| p.immutable == Some(true));
         let missing = immutable.filter(|p| is_new && !self.set.contains_key(&p.name));
@@ -195,15 +197,15 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Takes over an Instance of KUDO, whose status does not have what was taken in: its spec has
-    /// been, because KUDO scheduled every change when it was written.
+    /// Adopts an Instance that KUDO scheduled, which has no `observedInput`. Its spec counts as
+    /// observed, because KUDO's webhook scheduled every change.
     fn take_over(&mut self) {
         if self.status.observed_input.is_some() || self.status.plan_status.is_empty() {
             return;
         }
         let request = &self.observed.spec.plan_execution;
         let is_current = |plan: &PlanStatus| !request.uid.is_empty() && plan.uid == request.uid;
-        // A cancelled plan of KUDO stays IN_PROGRESS forever.
+        // A plan cancelled in KUDO stays IN_PROGRESS indefinitely.
         let abandoned = self.status.plan_status.values().filter(|plan| plan.status.is_running());
         let abandoned: Vec<String> =
             abandoned.filter(|plan| !is_current(plan)).map(|plan| plan.name.clone()).collect();
@@ -214,7 +216,7 @@ impl Scheduler<'_> {
             operator_version: self.observed.version_key(),
             parameters: self.digests(),
             immutable: self.immutable(),
-            // A request that KUDO has not taken in is a new one.
+            // A request that KUDO has not scheduled is new.
             requested_uid: if self.status.plan_status.values().any(is_current) {
                 request.uid.clone()
             } else {
@@ -237,7 +239,7 @@ impl Scheduler<'_> {
         parameters.filter(|p| p.immutable == Some(true)).map(|p| p.name.clone()).collect()
     }
 
-    /// Takes in a changed OperatorVersion and changed parameters.
+    /// Observes a changed OperatorVersion and changed parameters, and schedules their plans.
     fn schedule_changes(&mut self) -> Result<(), Invalid> {
         let changes = Changes::of(self.observed, self.version, &self.set, &self.status);
         if changes.is_empty() {
@@ -268,7 +270,8 @@ impl Scheduler<'_> {
         Ok(())
     }
 
-    /// Begins a plan at once if none runs, or one that it makes obsolete; otherwise it is the next.
+    /// Starts a plan in place of a running rollout, or if no plan runs. After another running plan,
+    /// the plan is the next.
     fn replace_rollout(&mut self, plan: &str, reason: &str) {
         let running = run::running(&self.status).map(|run| run.name.clone());
         match running {
@@ -285,7 +288,8 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Begins a plan again if it runs; otherwise it waits its turn.
+    /// Restarts the running plan if it is the same or a rollout. A plan that the running plan does
+    /// not cover starts, or is added to the pending plans.
     fn add(&mut self, plan: &str, reason: &str) {
         let running = run::running(&self.status).map(|run| run.name.clone());
         if let Some(running) = running {
@@ -306,7 +310,8 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Takes in a plan that a user requests.
+    /// Schedules the plan that a user requested. Returns a change that sets the UID, if the request
+    /// has none.
     fn schedule_request(&mut self) -> Result<Option<InstanceChange>, Invalid> {
         let request = &self.observed.spec.plan_execution;
         let plan = &request.plan_name;
@@ -335,7 +340,7 @@ impl Scheduler<'_> {
         }
         input.requested_uid.clone_from(&request.uid);
         match run::running(&self.status).filter(|run| run.name == *plan) {
-            // A change has begun it just now, with the requested identity.
+            // A change has just started the plan with the requested UID.
             Some(run) if run.uid == request.uid => {}
             Some(_) => self.begin(plan, "requested"),
             None if self.status.pending.contains(plan) => {}
@@ -344,7 +349,7 @@ impl Scheduler<'_> {
         Ok(None)
     }
 
-    /// Begins the next plan that is due, if none runs.
+    /// Starts the first pending plan if no plan runs.
     fn begin_next(&mut self) {
         self.status.pending.retain(|plan| self.version.spec.plans.contains_key(plan));
         if run::running(&self.status).is_some() || self.status.pending.is_empty() {
@@ -363,12 +368,12 @@ impl Scheduler<'_> {
         };
         let input = self.status.observed_input.as_ref();
         let is_taken_in = input.is_some_and(|input| input.requested_uid == request.uid);
-        // The request of KUDO, which is not taken in, is left over.
+        // A request without a plan, of KUDO or for a cancellation, has no further effect.
         let is_stale = request.plan_name.is_empty() && *request != PlanExecution::default();
         !request.plan_name.is_empty() && is_taken_in && is_over(&request.uid) || is_stale
     }
 
-    /// Begins a run, with the identity that a user gave for it if it has not been used.
+    /// Starts a run, with the requested UID if no run has used this UID.
     fn begin(&mut self, plan: &str, reason: &str) {
         self.status.pending.retain(|pending| pending != plan);
         let requested = self.requested_uid(plan).map(ToOwned::to_owned);
@@ -385,14 +390,14 @@ impl Scheduler<'_> {
             .filter(|uid| request.plan_name == plan && !uid.is_empty() && !self.is_known(plan, uid))
     }
 
-    /// Returns whether a run of a plan has this identity.
+    /// Returns whether the last run of a plan, or a run in the history, has this UID.
     fn is_known(&self, plan: &str, uid: &str) -> bool {
         self.status.plan_status.get(plan).is_some_and(|known| known.uid == uid)
             || self.status.history.iter().any(|run| run.uid == uid)
     }
 
-    /// Returns an identity that no known run has. A value of `parametersFrom` may come back, so the same input
-    /// can lead to another run.
+    /// Returns a UID that no known run has. A value of `parametersFrom` may recur, so the same
+    /// input can lead to another run.
     fn new_uid(&self, plan: &str) -> String {
         let mut input = self.input_text();
         loop {
@@ -404,7 +409,7 @@ impl Scheduler<'_> {
         }
     }
 
-    /// What a derived identity depends on beside generation and plan.
+    /// Input of a derived UID, besides generation and plan: the versions of the sources.
     fn input_text(&self) -> String {
         let sources = self.observed.sources.iter();
         let sources: Vec<_> =

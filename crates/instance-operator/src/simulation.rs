@@ -1,5 +1,5 @@
-//! A cluster without API server: objects, one Instance and its OperatorVersion, and an operator that
-//! plans until nothing is left to do. For tests.
+//! A cluster without API server, for tests: objects, one Instance and its OperatorVersion, and an
+//! operator that plans until nothing remains to be done.
 
 mod random;
 
@@ -22,10 +22,10 @@ use crate::{
     view::{Observed, Version},
 };
 
-/// Turns of the operator after which a reconcile counts as endless.
+/// Turns of the operator after which a reconcile is considered endless.
 const TURNS_MAX: usize = 100;
 
-/// Types that are served, with their scope.
+/// Served types, with their scope.
 const SERVED: [(&str, &str, Scope); 9] = [
     ("v1", "Pod", Scope::Namespaced),
     ("v1", "ConfigMap", Scope::Namespaced),
@@ -43,15 +43,15 @@ pub(crate) struct World {
     pub(crate) observed: Observed,
     /// Objects by identity.
     pub(crate) objects: BTreeMap<ObjectId, Value>,
-    /// Types beside [`SERVED`].
+    /// Served types in addition to [`SERVED`].
     pub(crate) served: Vec<(String, String)>,
-    /// API version of which discovery fails.
+    /// API version whose discovery fails.
     pub(crate) undiscovered: Option<String>,
     /// Objects whose changes the API server rejects.
     pub(crate) rejected: Vec<ObjectId>,
-    /// Objects of which the API server rejects a changed content.
+    /// Objects whose content the API server does not allow to change.
     pub(crate) immutable: Vec<ObjectId>,
-    /// Whether deleted objects exist until [`World::finish_deletions`].
+    /// True if deleted objects exist until [`World::finish_deletions`].
     pub(crate) has_slow_deletions: bool,
     /// Changes of objects, in order: `apply ConfigMap default/a`.
     pub(crate) log: Vec<String>,
@@ -68,7 +68,8 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A new Instance `app` in the namespace `default`, of an OperatorVersion with this content.
+    /// Returns a new Instance `app` in the namespace `default`, of an OperatorVersion with this
+    /// content.
     pub(crate) fn new(version: &Value, parameters: &Value) -> Self {
         let mut world = Self {
             observed: Observed {
@@ -122,7 +123,7 @@ impl World {
         self.edit(|spec| drop(spec.parameters.insert(name.to_owned(), value.to_owned())));
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub(crate) fn sleep(&mut self, seconds: i64) {
         self.now += SignedDuration::from_secs(seconds);
     }
@@ -150,14 +151,14 @@ impl World {
         object.unwrap().1["status"] = status;
     }
 
-    /// As [`report`](Self::report), if the object exists.
+    /// Like [`report`](Self::report), if the object exists.
     pub(crate) fn report_if(&mut self, kind: &str, name: &str, status: Value) {
         if self.object(kind, name).is_some() {
             self.report(kind, name, status);
         }
     }
 
-    /// Reconciles until nothing is left to do, and writes the status.
+    /// Reconciles until nothing remains to be done, and writes the status.
     pub(crate) fn reconcile(&mut self) {
         for _ in 0..TURNS_MAX {
             let progressed = self.turn(usize::MAX);
@@ -168,13 +169,13 @@ impl World {
         panic!("the reconcile does not end: {:#?}", self.last);
     }
 
-    /// Reconciles once; the operator is killed after this many changes of objects, before it writes the
-    /// status. Returns whether more is to be done.
+    /// Reconciles once; the operator is killed after this many writes of objects, before the status
+    /// is written. Returns whether more remains to be done.
     pub(crate) fn turn(&mut self, kill_after: usize) -> bool {
         self.turn_with(kill_after, &mut |_, _| {})
     }
 
-    /// As [`turn`](Self::turn); calls `check` before each change with the status at that time.
+    /// Like [`turn`](Self::turn); calls `check` before each write with the status at that time.
     pub(crate) fn turn_with(
         &mut self,
         kill_after: usize,
@@ -273,7 +274,7 @@ impl World {
         }
     }
 
-    /// Returns why the API server rejects a write; `None` if it does not.
+    /// Returns why the API server rejects a write; `None` if accepted.
     fn rejection(&self, write: &ObjectWrite) -> Option<&'static str> {
         if self.rejected.contains(&write.id()) {
             return Some("not permitted");
@@ -335,26 +336,26 @@ impl World {
         &self.observed.status
     }
 
-    /// Status of a plan, as `COMPLETE`.
+    /// Status of a plan, such as `COMPLETE`.
     pub(crate) fn plan(&self, name: &str) -> String {
         let status = self.status().plan_status.get(name).map(|plan| plan.status);
         shown(status.unwrap_or_default())
     }
 
-    /// Status of a step of the first plan that has it.
+    /// Status and message of a step of the first plan that has the step.
     pub(crate) fn step(&self, name: &str) -> (String, String) {
         let phases = self.status().plan_status.values().flat_map(|plan| &plan.phases);
         let step = phases.flat_map(|phase| &phase.steps).find(|step| step.name == name).unwrap();
         (shown(step.status), step.message.clone())
     }
 
-    /// Plans of the runs that have ended, the oldest first.
+    /// Ended runs with plan and status, oldest first.
     pub(crate) fn runs(&self) -> Vec<String> {
         let runs = self.status().history.iter().rev();
         runs.map(|run| format!("{} {}", run.plan, shown(run.status))).collect()
     }
 
-    /// A condition, as `True ResourcesReady`.
+    /// A condition, such as `True ResourcesReady`.
     pub(crate) fn condition(&self, name: &str) -> String {
         let condition = self.status().conditions.iter().find(|c| c.type_ == name).unwrap();
         format!("{} {}", condition.status, condition.reason)

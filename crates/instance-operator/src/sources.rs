@@ -1,4 +1,4 @@
-//! Values of parameters that are kept in Secrets and ConfigMaps.
+//! Values of parameters that are stored in Secrets and ConfigMaps.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use podops_api::kudo::{KeyReference, ParameterSource};
@@ -9,13 +9,13 @@ use crate::{
     view::SourceValue,
 };
 
-/// Object and key of a source; `None` if it names none, which admission rejects.
+/// Kind and key of a source; `None` if absent, which admission rejects.
 fn reference(source: &ParameterSource) -> Option<(&'static str, &KeyReference)> {
     let secret = source.secret_key_ref.as_ref().map(|reference| ("Secret", reference));
     secret.or_else(|| Some(("ConfigMap", source.config_map_key_ref.as_ref()?)))
 }
 
-/// Object of a source, in the Instance's namespace.
+/// Object of a source, in the Instance's namespace; `None` if the source has no reference.
 #[must_use]
 pub fn object_of(source: &ParameterSource, namespace: &str) -> Option<ObjectId> {
     let (kind, reference) = reference(source)?;
@@ -23,7 +23,7 @@ pub fn object_of(source: &ParameterSource, namespace: &str) -> Option<ObjectId> 
     Some(ObjectId { object_type, namespace: namespace.to_owned(), name: reference.name.clone() })
 }
 
-/// Returns the value in an object, which may not exist.
+/// Returns the value of a source, which is absent if `object` is `None` or lacks the key.
 #[must_use]
 pub fn value(source: &ParameterSource, object: Option<&Value>) -> SourceValue {
     let (Some((kind, reference)), Some(object)) = (reference(source), object) else {
@@ -43,7 +43,7 @@ pub fn value(source: &ParameterSource, object: Option<&Value>) -> SourceValue {
     }
 }
 
-/// Returns why a source has no value, if it must have one or could not be read.
+/// Returns why a source could not be read or lacks a required value; `None` if neither.
 #[must_use]
 pub fn problem(source: &ParameterSource, namespace: &str, value: &SourceValue) -> Option<String> {
     let object = object_of(source, namespace)?;

@@ -1,5 +1,5 @@
-//! What the tasks of a step do next. A task is evaluated again until it is done, and not any more once
-//! it is.
+//! Advances the tasks of a step. A task is evaluated repeatedly until it is done, and not
+//! afterwards.
 
 pub mod artifact_names;
 
@@ -20,7 +20,7 @@ pub use self::context::{TaskContext, TaskFailure, TaskPath, TaskState, Work};
 pub use self::pipe::FILE_BYTES_MAX;
 use crate::reasons;
 
-/// Decides what a task does next.
+/// Advances a task; returns its state.
 pub fn advance(task: &Task, context: &TaskContext<'_>, work: &mut Work<'_>) -> TaskState {
     let result = match task.kind.as_str() {
         "Apply" => apply::advance(task, context, work),
@@ -53,7 +53,7 @@ fn dummy(task: &Task) -> TaskState {
     }
 }
 
-/// Returns the value of the parameter of a Toggle task.
+/// Returns the boolean value of a Toggle task's parameter.
 fn is_on(task: &Task, context: &TaskContext<'_>) -> Result<bool, TaskFailure> {
     let name = &task.spec.parameter;
     if name.is_empty() {

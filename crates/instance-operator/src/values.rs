@@ -1,5 +1,4 @@
-//! Values of the parameters of an Instance: where they come from, whether they are valid, and what
-//! templates see of them.
+//! Parameter values of an Instance: sources, validation, and conversion for templates.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +20,7 @@ const DIGEST_BYTES: usize = 8;
 pub struct SetValue {
     /// The value.
     pub value: String,
-    /// What is recorded of it: another digest is another value.
+    /// Digest recorded in the status: another digest is another value.
     pub digest: String,
 }
 
@@ -34,7 +33,7 @@ pub fn digest(text: &str) -> String {
     hex::encode(&Sha256::digest(text)[..DIGEST_BYTES])
 }
 
-/// Returns the values that an Instance sets; those of `parametersFrom` take precedence.
+/// Returns the values that an Instance sets; values of `parametersFrom` take precedence.
 #[must_use]
 pub fn set_values(observed: &Observed) -> SetValues {
     let mut set = SetValues::new();
@@ -50,14 +49,15 @@ pub fn set_values(observed: &Observed) -> SetValues {
     set
 }
 
-/// Returns the digest of the value in force when an Instance sets a value of this digest, or none.
+/// Returns the digest of the value in force: the digest that the Instance sets, else that of the
+/// default; `None` without either.
 #[must_use]
 pub fn digest_in_force(parameter: &Parameter, set: Option<&String>) -> Option<String> {
     let default = || parameter.default.as_deref().map(digest);
     set.cloned().or_else(default)
 }
 
-/// Returns why values of `parametersFrom` are not known.
+/// Returns why values of `parametersFrom` are unknown; empty if all are known.
 #[must_use]
 pub fn source_problems(observed: &Observed) -> Vec<String> {
     let sources = observed.spec.parameters_from.iter().filter_map(|source| {
@@ -66,8 +66,8 @@ pub fn source_problems(observed: &Observed) -> Vec<String> {
     sources.collect()
 }
 
-/// Returns what is wrong with the values, in the order of the parameters; empty if nothing is. No
-/// message contains the value of a sensitive parameter.
+/// Returns the errors of the values, in the order of the parameters; empty if all values are valid.
+/// No message contains the value of a sensitive parameter.
 #[must_use]
 pub fn invalid(version: &Version, observed: &Observed, set: &SetValues) -> Vec<String> {
     let mut invalid = source_problems(observed);
@@ -102,8 +102,8 @@ pub fn invalid(version: &Version, observed: &Observed, set: &SetValues) -> Vec<S
     invalid
 }
 
-/// Returns why the default of an array or a map cannot be read; `None` if it can. All other defaults are
-/// text, whatever they contain.
+/// Returns why the default of an array or a map cannot be parsed; `None` if it can. All other
+/// defaults are text.
 fn invalid_default(parameter: &Parameter) -> Option<String> {
     let Parameter { name, value_type, .. } = parameter;
     let is_read = matches!(value_type.as_str(), "array" | "map");
@@ -115,7 +115,7 @@ fn invalid_default(parameter: &Parameter) -> Option<String> {
     Some(format!("parameter {name:?} has an invalid default {default:?}: {error}"))
 }
 
-/// Returns what templates see: the value that is set, else the default, else nothing.
+/// Returns the values for templates: the Instance's value, else the default, else an empty value.
 #[must_use]
 pub fn template_values(version: &Version, set: &SetValues) -> BTreeMap<String, Value> {
     let seen = version.spec.parameters.iter().map(|parameter| {
@@ -125,10 +125,10 @@ pub fn template_values(version: &Version, set: &SetValues) -> BTreeMap<String, V
     seen.collect()
 }
 
-/// Arrays and maps are read as YAML; all other values are text.
+/// Converts a value: arrays and maps are parsed as YAML; all other values are text.
 fn typed(value_type: &str, value: Option<&str>) -> Value {
     match value_type {
-        // Valid values and defaults can be read.
+        // Values and defaults that cannot be parsed are rejected earlier.
         "array" | "map" => value.and_then(|value| yaml::read(value).ok()).unwrap_or_default(),
         _ => Value::from(value.unwrap_or_default()),
     }
@@ -187,7 +187,7 @@ mod tests {
         );
     }
 
-    /// K6: KUDO reads such a default as nothing.
+    /// K6: KUDO treats such a default as empty.
     #[test]
     fn a_default_that_cannot_be_read_is_named_unless_a_value_is_set() {
         let version = version(&json!([
@@ -227,7 +227,7 @@ mod tests {
         assert_ne!(set["P"].digest, digest("hunter2"), "the digest must not depend on the value");
     }
 
-    /// K43: KUDO runs a plan for it.
+    /// K43: KUDO runs a plan in this case.
     #[test]
     fn a_value_equal_to_the_default_is_in_force_already() {
         let parameter = Parameter { default: Some("1".to_owned()), ..Parameter::default() };

@@ -1,4 +1,4 @@
-//! Input of planning: one Instance, its OperatorVersion, and the objects that its plans concern.
+//! Input of planning: one Instance, its OperatorVersion, and the objects of its plans.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,7 +31,7 @@ pub enum Finalizer {
 }
 
 impl Finalizer {
-    /// Name in the metadata.
+    /// Name in `metadata.finalizers`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Finalizer {
     }
 }
 
-/// OperatorVersions that exist, by `<namespace>/<name>`.
+/// Existing OperatorVersions, by `<namespace>/<name>`.
 pub type Dependencies = BTreeMap<String, Arc<Version>>;
 
 /// Observed state of one Instance.
@@ -59,68 +59,69 @@ pub struct Observed {
     pub generation: i64,
     /// True if the Instance has a deletion timestamp.
     pub deleting: bool,
-    /// Time at which the deletion was requested, if it is known.
+    /// Time of the deletion request, if known.
     pub deleted_at: Option<Timestamp>,
-    /// Whether its namespace is being deleted; known only while the plan `cleanup` fails.
+    /// True if the namespace of the Instance is being deleted; known only while the plan `cleanup`
+    /// fails.
     pub is_namespace_deleted: bool,
     /// Finalizers of the Instance.
     pub finalizers: Vec<String>,
     /// Desired state.
     pub spec: InstanceSpec,
-    /// Last status: the stored one, or a later one that is not written yet.
+    /// Last status: the stored status, or a pending status.
     pub status: InstanceStatus,
     /// Stored status.
     pub stored: InstanceStatus,
     /// OperatorVersion that the spec names; `None` if it does not exist.
     pub version: Option<Arc<Version>>,
-    /// Earlier content of the OperatorVersion, with which the current run began, if it is known.
+    /// Content of the OperatorVersion with which the current run started, if known.
     pub version_of_run: Option<Arc<Version>>,
-    /// OperatorVersions that the OperatorVersion depends on, directly or not.
+    /// Direct and indirect dependencies of the OperatorVersion.
     pub dependencies: Dependencies,
-    /// Cluster-scoped objects that other Instances have applied, which are not being deleted.
+    /// Cluster-scoped objects that another Instance, which is not being deleted, has applied too.
     pub applied_by_others: BTreeSet<ObjectId>,
     /// Values of `parametersFrom`, by parameter.
     pub sources: BTreeMap<String, SourceValue>,
-    /// Types that were discovered: their scope, or `None` if they are not served.
+    /// Discovered types with their scope; `None` if a type is not served.
     pub types: BTreeMap<ObjectType, Option<Scope>>,
-    /// Objects that were read: `None` if there is none of this identity.
+    /// Objects that were read; `None` if the object does not exist.
     pub objects: BTreeMap<ObjectId, Option<Arc<Value>>>,
-    /// Metadata of objects of which no more was read: `None` if there is none of this identity.
+    /// Metadata of objects read without their spec; `None` if the object does not exist.
     pub metadata: BTreeMap<ObjectId, Option<Arc<Value>>>,
     /// Files that were read.
     pub files: BTreeMap<ReadFile, FileRead>,
-    /// What is not healthy among the workloads and Pods of the Instance, sorted; `None` if it is not
-    /// known, or does not count because a plan runs.
+    /// Problems of the workloads and Pods of the Instance, sorted; `None` if unknown, or ignored
+    /// because a plan runs.
     pub problems: Option<Vec<String>>,
-    /// Why the last read or write of an object, or the discovery of its type, failed in this attempt.
+    /// Messages of failed reads and writes of an object, or of the failed discovery of its type.
     pub failures: BTreeMap<ObjectId, String>,
 }
 
-/// OperatorVersion, as planning needs it.
+/// OperatorVersion, converted for planning.
 #[derive(Clone, Debug, Default)]
 pub struct Version {
     /// Namespace of the OperatorVersion.
     pub namespace: String,
-    /// UID and generation: another one is another content.
+    /// UID and generation, which identify the content.
     pub identity: String,
     /// Content.
     pub spec: OperatorVersionSpec,
 }
 
-/// Value that `parametersFrom` refers to.
+/// Value of a `parametersFrom` source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceValue {
     /// The value; `None` if the object or the key does not exist.
     pub value: Option<String>,
-    /// UID and resourceVersion of the object: another one counts as another value. Empty if the object
-    /// does not exist.
+    /// UID and resourceVersion of the object; another version is treated as another value. Empty if
+    /// the object does not exist.
     pub version: String,
-    /// Why the object could not be read; it is not known then whether there is a value.
+    /// Error if the object could not be read; the value is then unknown.
     pub error: Option<String>,
 }
 
 impl Observed {
-    /// Returns what an Instance itself shows.
+    /// Returns the state that an Instance itself contains.
     #[must_use]
     pub fn of(instance: &Instance) -> Self {
         let metadata = &instance.metadata;
@@ -140,8 +141,8 @@ impl Observed {
         }
     }
 
-    /// Returns what is known of an object's metadata, whether or not more of it was read: `None` if it was not
-    /// read, `Some(None)` if it does not exist.
+    /// Returns the metadata of an object, from any kind of read: `None` if the object was not read,
+    /// `Some(None)` if it does not exist.
     #[must_use]
     pub fn metadata_of(&self, id: &ObjectId) -> Option<&Option<Arc<Value>>> {
         self.objects.get(id).or_else(|| self.metadata.get(id))
@@ -153,8 +154,9 @@ impl Observed {
         self.finalizers.iter().any(|known| known == finalizer.as_str())
     }
 
-    /// Returns whether an object was changed for a later generation of the Instance than the observed one:
-    /// another operator was leader meanwhile, and what this one would write is outdated.
+    /// Returns whether an object was changed for a later generation of the Instance than the
+    /// observed one: another operator was leader in the meantime, and writes of this operator would
+    /// be outdated.
     #[must_use]
     pub fn lags_behind(&self, object: &Value) -> bool {
         let recorded = annotation(object, GENERATION).and_then(|value| value.split_once('/'));
@@ -181,7 +183,7 @@ pub fn version_key(spec: &InstanceSpec, namespace: &str) -> String {
 }
 
 impl Version {
-    /// Returns an OperatorVersion of a namespace, as planning needs it.
+    /// Returns an OperatorVersion of a namespace, converted for planning.
     #[must_use]
     pub fn of(namespace: &str, version: &OperatorVersion) -> Self {
         Self {
@@ -191,32 +193,32 @@ impl Version {
         }
     }
 
-    /// UID and generation of an OperatorVersion: another one is another content.
+    /// UID and generation of an OperatorVersion, which identify the content.
     #[must_use]
     pub fn identity_of(version: &OperatorVersion) -> String {
         let generation = version.metadata.generation.unwrap_or_default();
         format!("{}/{generation}", version.metadata.uid.as_deref().unwrap_or_default())
     }
 
-    /// Returns a parameter; `None` if there is none of this name.
+    /// Returns the parameter of this name; `None` if absent.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<&Parameter> {
         self.spec.parameters.iter().find(|parameter| parameter.name == name)
     }
 
-    /// Returns a task; `None` if there is none of this name.
+    /// Returns the task of this name; `None` if absent.
     #[must_use]
     pub fn task(&self, name: &str) -> Option<&Task> {
         self.spec.tasks.iter().find(|task| task.name == name)
     }
 
-    /// Returns the first of these plans that exists.
+    /// Returns the first of these plans that exists; `None` if none exists.
     #[must_use]
     pub fn first_plan(&self, names: &[&'static str]) -> Option<&'static str> {
         names.iter().copied().find(|name| self.spec.plans.contains_key(*name))
     }
 
-    /// Name of the operator; empty if the OperatorVersion names none.
+    /// Name of the operator; empty if absent.
     #[must_use]
     pub fn operator(&self) -> &str {
         self.spec.operator.name.as_deref().unwrap_or_default()

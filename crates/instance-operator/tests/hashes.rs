@@ -1,4 +1,4 @@
-//! Hashes of ConfigMaps and Secrets are those of KUDO.
+//! Hashes of ConfigMaps and Secrets are identical to KUDO's.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 /// Number of generated objects.
 const OBJECTS: u64 = 10_000;
 
-/// Texts that YAML writes in different ways, and their parts.
+/// Texts, and parts of texts, that YAML writes in different ways.
 const PARTS: [&str; 36] = [
     "a",
     "B",

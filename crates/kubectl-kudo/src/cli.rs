@@ -19,13 +19,13 @@ pub struct Cli {
     #[command(flatten)]
     pub connection: Connection,
 
-    /// What to do.
+    /// Command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// Returns a path in which `$NAME` and `${NAME}` are replaced by variables of the environment. One that does
-/// not exist is empty, as KUDO has it.
+/// Returns the path with `$NAME` and `${NAME}` expanded from the environment. A variable that is
+/// not set is empty, as in KUDO.
 #[allow(clippy::unnecessary_wraps, reason = "the form of parsers of values")]
 #[allow(clippy::disallowed_methods, reason = "variables in a path are of the environment")]
 fn expanded(path: &str) -> Result<PathBuf, Infallible> {
@@ -51,7 +51,7 @@ pub struct Connection {
     /// Timeout of one request in seconds; 0 is none
     #[arg(long, global = true, default_value_t = 0, value_name = "SECONDS")]
     pub request_timeout: u64,
-    /// Whether to check first that the cluster serves the kinds of KUDO
+    /// Check first that the cluster serves the kinds of KUDO
     #[arg(
         long, global = true, value_name = "BOOL", action = ArgAction::Set,
         default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true,
@@ -67,7 +67,7 @@ pub struct Connection {
 pub enum Command {
     /// Install instance-operator and the kinds of KUDO, and remove the manager of KUDO if there is one
     ///
-    /// What is installed already is brought up to date. The objects of packages are not touched.
+    /// Objects that exist already are updated. The objects of packages are not touched.
     Init(Init),
     /// Install a package: create its Operator, its OperatorVersion and an Instance
     ///
@@ -83,14 +83,14 @@ pub enum Command {
         /// Instance that is deleted.
         #[command(flatten)]
         instance: InstanceName,
-        /// Whether and how long to wait.
+        /// Condition and timeout of the wait.
         #[command(flatten)]
         wait: Wait,
     },
     /// Show and change the plans of an Instance
     #[command(subcommand)]
     Plan(PlanCommand),
-    /// List what is installed in the namespace
+    /// List the objects of packages in the namespace
     Get {
         /// instances, operators, operatorversions or all
         what: Option<String>,
@@ -118,18 +118,18 @@ pub struct InstanceName {
 }
 
 impl InstanceName {
-    /// Returns the name.
+    /// Returns the name of the Instance.
     ///
     /// # Errors
     ///
-    /// [`Failure::Usage`] with this message if there is none.
+    /// [`Failure::Usage`] with this message if the name is missing or empty.
     pub fn required(&self, message: &str) -> Result<&str, Failure> {
         let name = self.instance.as_deref().filter(|name| !name.is_empty());
         name.ok_or_else(|| Failure::Usage(message.to_owned()))
     }
 }
 
-/// Whether and how long to wait.
+/// Condition and timeout of the wait.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Wait {
     /// Wait until it is done
@@ -144,7 +144,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// How long to wait, in seconds; 0 is without limit.
+    /// Returns the timeout in seconds; 0 means no limit.
     #[must_use]
     pub fn seconds(&self) -> u64 {
         self.wait_time.unwrap_or(300)
@@ -180,7 +180,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// The requested versions.
+    /// Returns the requested versions.
     #[must_use]
     pub fn versions(&self) -> Versions {
         Versions { app: self.app_version.clone(), operator: self.operator_version.clone() }
@@ -204,17 +204,17 @@ pub struct PackageArgs {
     /// Replace an OperatorVersion of the same name and another content
     #[arg(long)]
     pub replace_operatorversion: bool,
-    /// Whether and how long to wait.
+    /// Condition and timeout of the wait.
     #[command(flatten)]
     pub wait: Wait,
 }
 
 impl PackageArgs {
-    /// The package, as an argument of this verb.
+    /// Returns the package; `verb` describes the argument in the error.
     ///
     /// # Errors
     ///
-    /// [`Failure::Usage`] if there is none.
+    /// [`Failure::Usage`] if the argument is missing.
     pub fn named(&self, verb: &str) -> Result<&str, Failure> {
         self.package.as_deref().ok_or_else(|| {
             let argument = format!("name of the package or path to {verb}");
@@ -229,7 +229,7 @@ pub struct Init {
     /// Image of instance-operator; that of this release by default
     #[arg(short, long, alias = "kudo-image", value_name = "IMAGE")]
     pub image: Option<String>,
-    /// What is installed.
+    /// Objects of the installation.
     #[command(flatten)]
     pub scope: InitScope,
     /// Write nothing
@@ -238,18 +238,18 @@ pub struct Init {
     /// Print the objects
     #[arg(short, long)]
     pub output: Option<String>,
-    /// Accepted as by KUDO, and without effect: what is installed is always brought up to date
+    /// Accepted as by KUDO, and without effect: objects that exist already are always updated
     #[arg(long)]
     pub upgrade: bool,
     /// Remove what `init` installs; the kinds of KUDO stay while there are Instances
     #[arg(long, conflicts_with_all = ["image", "package_admin", "upgrade", "output", "wait"])]
     pub uninstall: bool,
-    /// Whether and how long to wait until instance-operator is available.
+    /// Condition and timeout of the wait until instance-operator is available.
     #[command(flatten)]
     pub wait: Wait,
 }
 
-/// What `init` installs.
+/// Objects that `init` installs.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct InitScope {
     /// Only the CustomResourceDefinitions
@@ -264,7 +264,7 @@ pub struct InitScope {
 /// Arguments of `install`.
 #[derive(Args, Debug)]
 pub struct Install {
-    /// What is installed; the Instance is <operator>-instance by default.
+    /// Package of the installation; the Instance is <operator>-instance by default.
     #[command(flatten)]
     pub package: PackageArgs,
     /// Create no Instance
@@ -290,7 +290,7 @@ pub struct Update {
     /// Values of parameters.
     #[command(flatten)]
     pub values: Values,
-    /// Whether and how long to wait.
+    /// Condition and timeout of the wait.
     #[command(flatten)]
     pub wait: Wait,
 }
@@ -324,11 +324,11 @@ pub enum PlanCommand {
         /// Name of the plan
         #[arg(long)]
         name: Option<String>,
-        /// Whether and how long to wait.
+        /// Condition and timeout of the wait.
         #[command(flatten)]
         wait: Wait,
     },
-    /// Show which plans a change would run, and what each step would do; nothing is written
+    /// Show which plans a change would run, and the changes of each step; nothing is written
     ///
     /// The change is another package, values of parameters, or a plan by its name. The exit status is 0 if no
     /// object would change, and 5 otherwise.
@@ -338,7 +338,7 @@ pub enum PlanCommand {
         /// Instance that is waited for.
         #[command(flatten)]
         instance: InstanceName,
-        /// What to wait for
+        /// Condition of the wait
         #[arg(long = "for", value_enum, default_value_t = WaitFor::Complete)]
         wait_for: WaitFor,
         /// How long to wait, in seconds
@@ -351,13 +351,13 @@ pub enum PlanCommand {
         #[command(flatten)]
         instance: InstanceName,
     },
-    /// Go on after `pause`
+    /// Continue after `pause`
     Resume {
         /// Instance that is changed.
         #[command(flatten)]
         instance: InstanceName,
     },
-    /// End the plan that runs; what it has changed stays
+    /// End the plan that runs; its changes stay
     Cancel {
         /// Instance that is changed.
         #[command(flatten)]
@@ -387,7 +387,7 @@ pub struct Diff {
     pub output: Option<String>,
 }
 
-/// What to wait for.
+/// Condition of the wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum WaitFor {
     /// The plans that are due have run.
@@ -415,7 +415,7 @@ pub enum PackageCommand {
         #[arg(short, long)]
         output: Option<String>,
     },
-    /// Show what would fail in a package when it is installed or when a plan runs
+    /// Show the errors of a package that would occur when it is installed or when a plan runs
     Verify {
         /// Folder or archive of the package
         package: PathBuf,
@@ -431,7 +431,7 @@ pub enum PackageCommand {
     List(ListCommand),
 }
 
-/// What of a package is listed.
+/// Part of a package that is listed.
 #[derive(Debug, Subcommand)]
 pub enum ListCommand {
     /// List the parameters
@@ -467,7 +467,7 @@ pub enum ListCommand {
         /// Which package.
         #[command(flatten)]
         search: Search,
-        /// With what each task does
+        /// With the effect of each task
         #[arg(short = 't', long)]
         with_tasks: bool,
     },

@@ -1,8 +1,8 @@
-//! The time, which pure parts have as an argument.
+//! Clock of this program; pure modules receive the time as an argument.
 
 use jiff::Timestamp;
 
-/// Returns the time.
+/// Returns the current time.
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "the only clock of this program")]
 pub(crate) fn now() -> Timestamp {

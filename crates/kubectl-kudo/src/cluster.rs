@@ -1,4 +1,4 @@
-//! The cluster that commands are about.
+//! Connection to the cluster, and requests that several commands share.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,22 +29,22 @@ use serde_json::{Value, json};
 /// Field manager of changes.
 pub(crate) const MANAGER: &str = "kubectl-kudo";
 
-/// HTTP status of what does not exist.
+/// HTTP status `Not Found`.
 pub(crate) const NOT_FOUND: u16 = 404;
 
-/// Message without a kubeconfig.
+/// Error if the kubeconfig cannot be read.
 const UNREADABLE: &str = "no cluster: the kubeconfig cannot be read";
 
-/// Definitions that the commands need.
+/// CustomResourceDefinitions that the commands require.
 const DEFINITIONS: [&str; 3] =
     ["operators.kudo.dev", "operatorversions.kudo.dev", "instances.kudo.dev"];
 
-/// A client, and the namespace that commands are about.
+/// Client and namespace of a command.
 pub(crate) struct Cluster {
     pub(crate) client: Client,
-    /// Timeout of single requests, if there is one.
+    /// Timeout of single requests; `None` without a limit.
     timeout: Option<Duration>,
-    /// How to connect without a timeout of single requests.
+    /// Client configuration without a request timeout.
     patient: Config,
     pub(crate) namespace: String,
     /// URL of the API server.
@@ -52,7 +52,8 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Connects, and checks that the cluster serves the kinds of KUDO, unless this is not wanted.
+    /// Connects. Checks that the cluster serves the kinds of KUDO, unless
+    /// `--validate-install=false`.
     ///
     /// # Errors
     ///
@@ -105,11 +106,12 @@ impl Cluster {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Returns a client for watches: an object may stay as it is for longer than a request may take.
+    /// Returns a client for watches, without the request timeout: a watched object may not change
+    /// for a long time.
     ///
     /// # Errors
     ///
-    /// If it cannot be built.
+    /// If the client cannot be built.
     pub(crate) fn watching(&self) -> anyhow::Result<Client> {
         Ok(Client::try_from(self.patient.clone())?)
     }
@@ -123,11 +125,11 @@ impl Cluster {
         Ok(Api::namespaced(self.watching()?, &self.namespace))
     }
 
-    /// Returns the Instance that an argument names.
+    /// Returns the Instance with this name.
     ///
     /// # Errors
     ///
-    /// If it names none, or the Instance does not exist.
+    /// If the name is missing, or the Instance does not exist.
     pub(crate) async fn instance(&self, name: &InstanceName) -> anyhow::Result<Instance> {
         let name = instance_name(name)?;
         let found = self.instances().get_opt(name).await?;
@@ -135,11 +137,11 @@ impl Cluster {
         found.with_context(|| format!("instance {namespace}/{name} does not exist"))
     }
 
-    /// Returns the OperatorVersion of an Instance. Its namespace may be another one (K36).
+    /// Returns the OperatorVersion of an Instance, possibly from a different namespace (K36).
     ///
     /// # Errors
     ///
-    /// If it does not exist.
+    /// If the OperatorVersion does not exist.
     pub(crate) async fn version_of(&self, instance: &Instance) -> anyhow::Result<OperatorVersion> {
         let key = version_key(&instance.spec, &self.namespace);
         let (namespace, name) = key.split_once('/').unwrap_or_default();
@@ -151,7 +153,8 @@ impl Cluster {
         })
     }
 
-    /// Checks an Instance as the operator will. Returns it as the operator observes it.
+    /// Validates an Instance as the operator does. Returns the Instance as observed by the
+    /// operator.
     ///
     /// # Errors
     ///
@@ -166,7 +169,8 @@ impl Cluster {
         Ok(observed)
     }
 
-    /// Returns an Instance as the operator observes it, with the values that `parametersFrom` refers to.
+    /// Returns an Instance as observed by the operator, with the values that `parametersFrom`
+    /// refers to.
     ///
     /// # Errors
     ///
@@ -199,7 +203,8 @@ impl Cluster {
         Ok(observed)
     }
 
-    /// Returns a client of a ServiceAccount, by impersonation; `None` if the user may not impersonate it.
+    /// Returns a client that impersonates a ServiceAccount; `None` if the user may not impersonate
+    /// the ServiceAccount.
     ///
     /// # Errors
     ///
@@ -229,11 +234,11 @@ impl Cluster {
         Ok(Some(Client::try_from(config)?))
     }
 
-    /// Changes an Instance by a merge patch.
+    /// Applies a JSON merge patch to the spec of an Instance.
     ///
     /// # Errors
     ///
-    /// If the API server rejects it.
+    /// If the API server rejects the patch.
     pub(crate) async fn patch(&self, name: &str, spec: Value) -> anyhow::Result<Instance> {
         let params =
             PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
@@ -242,11 +247,11 @@ impl Cluster {
     }
 }
 
-/// Returns the name of an argument.
+/// Returns the name of the Instance from the arguments.
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if there is none.
+/// [`Failure::Usage`] if the name is missing.
 pub(crate) fn instance_name(name: &InstanceName) -> Result<&str, Failure> {
     name.required(r#"required flag(s) "instance" not set"#)
 }
@@ -258,7 +263,7 @@ fn is_established(definition: &CustomResourceDefinition) -> bool {
     is_served && conditions.any(|found| found.type_ == "Established" && found.status == "True")
 }
 
-/// Limits the time of single requests.
+/// Sets the timeout of single requests.
 fn limited(mut config: Config, timeout: Option<Duration>) -> Config {
     if timeout.is_some() {
         config.connect_timeout = timeout;

@@ -49,8 +49,8 @@ fn given(values: &Values) -> anyhow::Result<Given> {
 }
 
 impl Given {
-    /// The merge patch of a spec that sets only these values, so that others may change meanwhile. A list
-    /// is replaced as a whole.
+    /// Returns a merge patch of the spec with only these values, which keeps concurrent changes of
+    /// other values. A list is replaced as a whole.
     fn patch(&self, before: &InstanceSpec) -> Value {
         let mut parameters = json!(self.parameters);
         for source in &self.sources {
@@ -80,8 +80,8 @@ impl Given {
     }
 }
 
-/// Moves an Instance to another OperatorVersion. Returns the parameters that it does not have, which are
-/// removed as KUDO does.
+/// Sets the OperatorVersion of an Instance. As in KUDO, removes the parameters that the
+/// OperatorVersion does not define; returns their names.
 fn move_to(spec: &mut InstanceSpec, version: &OperatorVersion) -> Vec<String> {
     spec.operator_version.name = Some(version.name_any());
     spec.operator_version.namespace = None;

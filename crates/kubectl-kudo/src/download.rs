@@ -12,15 +12,15 @@ use ureq::{
 
 use crate::limited::read_up_to;
 
-/// Largest download, in bytes.
+/// Maximum size of a download, in bytes.
 const SIZE_MAX: u64 = 64 << 20;
 
-/// Returns the content of a URL, within a timeout. `HTTP_PROXY` and `HTTPS_PROXY` are in force, and
-/// certificates are verified as the system does.
+/// Returns the content of a URL. Uses `HTTP_PROXY` and `HTTPS_PROXY`, and verifies certificates
+/// with the verifier of the platform.
 ///
 /// # Errors
 ///
-/// If it cannot be read, or the response has another status than 200.
+/// If the URL cannot be read, or the response status is not 200.
 pub(crate) fn download(url: &str, timeout: Duration) -> anyhow::Result<Vec<u8>> {
     if let Some(path) = url.strip_prefix("file:") {
         let path = path.strip_prefix("//").unwrap_or(path);
@@ -48,11 +48,11 @@ pub(crate) fn download(url: &str, timeout: Duration) -> anyhow::Result<Vec<u8>> 
     content.with_context(|| format!("reading {url}"))
 }
 
-/// Checks the digest of an archive, which is not known if it is empty.
+/// Checks the SHA-256 digest of an archive; an empty digest is not checked.
 ///
 /// # Errors
 ///
-/// If it has another one.
+/// If the digest differs.
 pub(crate) fn check_digest(url: &str, archive: &[u8], expected: &str) -> anyhow::Result<()> {
     let found = hex::encode(Sha256::digest(archive));
     if !expected.is_empty() && !expected.eq_ignore_ascii_case(&found) {

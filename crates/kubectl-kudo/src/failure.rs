@@ -3,25 +3,25 @@
 /// Exit status of any other failure.
 pub const FAILED: u8 = 1;
 
-/// Why a command has failed.
+/// Error with an exit status of its own.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The arguments do not make sense.
+    /// The arguments are invalid.
     #[error("{0}")]
     Usage(String),
-    /// What the command waited for has not happened in time.
+    /// The timeout of a wait expired.
     #[error("{0}")]
     TimedOut(String),
-    /// The plan that the command waited for has failed.
+    /// A plan failed during the wait.
     #[error("{0}")]
     PlanFailed(String),
-    /// There are differences, which were shown.
+    /// A preview has differences, which were printed.
     #[error("there are differences")]
     Differences,
 }
 
 impl Failure {
-    /// Exit status.
+    /// Returns the exit status.
     #[must_use]
     pub const fn status(&self) -> u8 {
         match self {

@@ -25,26 +25,26 @@ use crate::{
 
 /// List of repositories below the home folder.
 const LIST: &str = "repository/repositories.yaml";
-/// Repository without a list, and its name. It does not exist any more.
+/// Default repository without a list, and its name. The repository no longer exists.
 const COMMUNITY: &str = "https://kudo-repository.storage.googleapis.com/v1";
 const COMMUNITY_NAME: &str = "community";
 /// Index of a repository, below its URL.
 const INDEX: &str = "index.yaml";
-/// Deepest folder of a package.
+/// Maximum depth of folders in a package.
 const DEPTH_MAX: usize = 32;
-/// Most bytes of a folder.
+/// Maximum size of a folder, in bytes.
 const SIZE_MAX: u64 = 32 << 20;
 
 /// Timeout of a download without `--request-timeout`.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Finds packages where arguments name them.
+/// Finds the packages that arguments name.
 pub(crate) struct Finder {
     /// Timeout of a download.
     timeout: Duration,
     home: Option<PathBuf>,
     repository: Option<String>,
-    /// Indexes that were read, by the URL of the repository.
+    /// Indexes that were read, by repository URL.
     indexes: RefCell<BTreeMap<String, Arc<Index>>>,
 }
 
@@ -59,7 +59,7 @@ impl Finder {
         }
     }
 
-    /// URL of the repository: an argument, or an entry of the list.
+    /// Returns the URL of the repository, from the argument or the list.
     fn url(&self) -> anyhow::Result<String> {
         let wanted = self.repository.as_deref();
         if let Some(url) = wanted.filter(|wanted| wanted.contains(':')) {
@@ -132,11 +132,11 @@ fn of_archive(content: &[u8]) -> anyhow::Result<Located> {
     Ok(Located { files, folder: String::new(), base: None })
 }
 
-/// Returns the package in a folder or archive.
+/// Returns the files of the package in a folder or archive.
 ///
 /// # Errors
 ///
-/// If there is none.
+/// If the folder or archive cannot be read.
 pub(crate) fn at_path(path: &Path) -> anyhow::Result<Located> {
     let named = || path.display().to_string();
     let metadata = fs::metadata(path).with_context(named)?;
@@ -151,7 +151,7 @@ pub(crate) fn at_path(path: &Path) -> anyhow::Result<Located> {
 ///
 /// # Errors
 ///
-/// If it cannot be read, or has more than `limit` bytes.
+/// If the file cannot be read, or has more than `limit` bytes.
 fn read(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
     let content = read_up_to(path, limit).with_context(|| path.display().to_string())?;
     content.with_context(|| {
@@ -163,7 +163,7 @@ fn read(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
 ///
 /// # Errors
 ///
-/// If one cannot be read, or the folder is too large.
+/// If a file cannot be read or is not regular, or the folder is too large.
 pub(crate) fn of_folder(root: &Path) -> anyhow::Result<Files> {
     let (mut files, mut left) = (Files::new(), SIZE_MAX);
     let mut open = vec![(root.to_owned(), 0)];
@@ -179,7 +179,7 @@ pub(crate) fn of_folder(root: &Path) -> anyhow::Result<Files> {
                 continue;
             }
             if !kind.is_file() {
-                // It could be outside the package, or never end.
+                // A link could leave the package, and a device could be endless.
                 bail!("{}: a package has only files and folders, and no links", path.display());
             }
             let content = read(&path, left)?;

@@ -1,7 +1,7 @@
 //! `kubectl kudo`: the command line for packages of KUDO.
 //!
-//! `cli` has the commands. What they decide is pure: `manifests`, `parameters`, `source`, `repository`, `resolve`,
-//! `plans`, `preview` and `text`.
+//! `cli` defines the commands. Decisions are pure: `manifests`, `parameters`, `source`,
+//! `repository`, `resolve`, `plans`, `preview` and `text`.
 
 pub mod cli;
 pub mod failure;

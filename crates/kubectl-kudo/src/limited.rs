@@ -6,12 +6,12 @@ use std::{
     path::Path,
 };
 
-/// Returns the content of a file, which may be a device without an end; `None` if it has more than `limit`
-/// bytes.
+/// Returns the content of a file, which may be an endless device; `None` if the file has more than
+/// `limit` bytes.
 ///
 /// # Errors
 ///
-/// If it cannot be read.
+/// If the file cannot be read.
 pub(crate) fn read_up_to(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
     let length = File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut content)?;

@@ -1,4 +1,4 @@
-//! Objects of any type, as the cluster has them and as it would store them.
+//! Reads and writes objects of any type, and tries writes by dry runs.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ use serde_json::Value;
 
 use crate::cluster::{MANAGER, NOT_FOUND};
 
-/// Field manager of the operator, which would write the objects.
+/// Field manager of the operator, for tried writes.
 const OPERATOR: &str = "instance-operator";
 
-/// Objects of the cluster.
+/// Access to objects of any type.
 pub(crate) struct Live {
     client: Client,
-    /// Client of the user with whose rights writes are tried.
+    /// Client for tried writes.
     writer: Client,
     types: BTreeMap<ObjectType, Option<(ApiResource, Scope)>>,
 }
@@ -32,12 +32,12 @@ impl Live {
         Self { writer: client.clone(), client, types: BTreeMap::new() }
     }
 
-    /// Sets the client of the user with whose rights writes are tried.
+    /// Sets the client for tried writes.
     pub(crate) fn try_as(&mut self, writer: Client) {
         self.writer = writer;
     }
 
-    /// Returns the scope of a type; `None` if it is not served.
+    /// Returns the scope of a type; `None` if the type is not served.
     ///
     /// # Errors
     ///
@@ -72,13 +72,13 @@ impl Live {
         Ok(found)
     }
 
-    /// API of the objects beside one; `None` if its type is not served.
+    /// Returns the API for the type and namespace of an object; `None` if the type is not served.
     async fn api(&mut self, id: &ObjectId) -> anyhow::Result<Option<Api<DynamicObject>>> {
         let client = self.client.clone();
         self.api_with(client, id).await
     }
 
-    /// As [`api`](Self::api), to try writes.
+    /// As [`api`](Self::api), for tried writes.
     async fn api_to_try(&mut self, id: &ObjectId) -> anyhow::Result<Option<Api<DynamicObject>>> {
         let client = self.writer.clone();
         self.api_with(client, id).await
@@ -96,11 +96,11 @@ impl Live {
         }))
     }
 
-    /// Reads an object; `None` if it does not exist.
+    /// Reads an object; `None` if the object does not exist, or its type is not served.
     ///
     /// # Errors
     ///
-    /// If it cannot be read.
+    /// If the read fails.
     pub(crate) async fn read(&mut self, id: &ObjectId) -> anyhow::Result<Option<Value>> {
         let Some(api) = self.api(id).await? else { return Ok(None) };
         let read = api.get_opt(&id.name).await;
@@ -108,11 +108,11 @@ impl Live {
         Ok(object.map(serde_json::to_value).transpose()?)
     }
 
-    /// Applies an object of this program, whatever others have set.
+    /// Applies an object, and overrides the fields of other field managers.
     ///
     /// # Errors
     ///
-    /// If its type is not served, or the API server rejects it.
+    /// If the type is not served, or the API server rejects the object.
     pub(crate) async fn apply(&mut self, object: &Value) -> anyhow::Result<()> {
         let id = ObjectId::of(object);
         let api = self.api(&id).await?;
@@ -122,11 +122,11 @@ impl Live {
         applied.map(drop).with_context(|| format!("cannot apply {id}"))
     }
 
-    /// Deletes an object, if it exists.
+    /// Deletes an object if it exists.
     ///
     /// # Errors
     ///
-    /// If the API server rejects it.
+    /// If the API server rejects the deletion.
     pub(crate) async fn delete(&mut self, id: &ObjectId) -> anyhow::Result<()> {
         let Some(api) = self.api(id).await? else { return Ok(()) };
         match api.delete(&id.name, &DeleteParams::background()).await {
@@ -136,7 +136,8 @@ impl Live {
         }
     }
 
-    /// Returns nothing, as an object would not exist any more, or why the API server would reject its deletion.
+    /// Tries to delete an object by a dry run. Returns `None` for the deleted object, or the
+    /// rejection.
     ///
     /// # Errors
     ///
@@ -151,8 +152,8 @@ impl Live {
         tried(deleted, None).with_context(|| format!("cannot try to delete {id}"))
     }
 
-    /// Returns an object as the API server would store it, or why it would reject it. In a namespace that does
-    /// not exist yet, or of a type that is not served yet, the object is what was passed.
+    /// Tries to apply an object by a dry run. Returns the object as it would be stored, or the
+    /// rejection; the passed object if its namespace or type does not exist yet.
     ///
     /// # Errors
     ///
@@ -169,7 +170,7 @@ impl Live {
     }
 }
 
-/// Result of a write that was tried; `missing` is that for what does not exist.
+/// Converts the result of a dry run; `Not Found` becomes `missing`.
 fn tried(
     result: kube::Result<Option<DynamicObject>>,
     missing: Option<Value>,

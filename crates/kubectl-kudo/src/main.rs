@@ -84,7 +84,7 @@ async fn plan(connection: &Connection, command: PlanCommand) -> anyhow::Result<(
     }
 }
 
-/// Exit status of an error.
+/// Returns the exit status of an error.
 fn status_of(error: &anyhow::Error) -> u8 {
     let is_usage = error.is::<InvalidValues>() || error.is::<UnknownFormat>();
     match error.downcast_ref::<Failure>() {

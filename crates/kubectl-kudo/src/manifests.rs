@@ -1,11 +1,11 @@
-//! The manifests that `init` applies: those of the kustomize overlay `packages`.
+//! Manifests that `init` applies: those of the kustomize overlay `packages`.
 
 use std::collections::BTreeSet;
 
 use instance_operator::object::{ObjectId, ObjectType, map_at};
 use serde_json::{Value, json};
 
-/// A manifest is no YAML; one of the tests fails then.
+/// Syntax error in a manifest; a test rules it out.
 pub type Invalid = serde_saphyr::Error;
 
 const DEFINITIONS: [&str; 3] = [
@@ -29,15 +29,15 @@ const CONTROLLER: [&str; 3] = [
 pub const NAME: &str = "instance-operator";
 /// Namespace of the operator.
 pub const NAMESPACE_NAME: &str = "podops-system";
-/// Label of everything that belongs to Podops, which kustomize adds.
+/// Label of all Podops objects, which kustomize adds.
 pub const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "podops");
 
 /// Objects that are installed together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
-    /// What they are, in KUDO's words.
+    /// Name of the part in KUDO's output.
     pub name: &'static str,
-    /// The objects.
+    /// Objects, in the order of installation.
     pub objects: Vec<Value>,
 }
 
@@ -45,16 +45,16 @@ pub struct Part {
 ///
 /// # Errors
 ///
-/// [`Invalid`] if one is no YAML.
+/// [`Invalid`] if a manifest is not YAML.
 pub fn definitions() -> Result<Part, Invalid> {
     Ok(Part { name: "crds", objects: objects(&DEFINITIONS)? })
 }
 
-/// Returns instance-operator with an image, in the order of its installation.
+/// Returns the parts of instance-operator with an image, in the order of installation.
 ///
 /// # Errors
 ///
-/// [`Invalid`] if a manifest is no YAML.
+/// [`Invalid`] if a manifest is not YAML.
 pub fn operator(image: &str, is_admin: bool) -> Result<Vec<Part>, Invalid> {
     let mut access = objects(&[ACCESS])?;
     if is_admin {
@@ -81,9 +81,9 @@ pub fn operator(image: &str, is_admin: bool) -> Result<Vec<Part>, Invalid> {
     Ok(parts)
 }
 
-/// What a cluster with KUDO has, and must not have any more: a manager that does not run blocks every
-/// write of Instances by its webhook, and one that runs would write what instance-operator does. `namespaces`
-/// are those of the manager.
+/// Returns the objects of KUDO that must be removed. A manager that does not run blocks every write
+/// of Instances by its webhook; a running manager would conflict with instance-operator.
+/// `namespaces` are those of the manager.
 #[must_use]
 pub fn of_kudo(namespaces: &BTreeSet<String>) -> Vec<ObjectId> {
     let id = |api_version: &str, kind: &str, namespace: &str, name: &str| ObjectId {

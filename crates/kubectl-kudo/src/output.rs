@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 ///
 /// # Errors
 ///
-/// If the output is closed.
+/// If stdout is closed.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
@@ -15,7 +15,7 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// If the output is closed.
+/// If stdout is closed.
 pub(crate) fn print_line(line: &str) -> anyhow::Result<()> {
     print(&format!("{line}\n"))
 }

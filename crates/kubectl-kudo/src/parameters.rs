@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use podops_api::kudo::{KeyReference, ParameterSource};
 use podops_packages::values::of_file;
 
-/// Text of a file, by its path.
+/// Path and content of a file.
 pub type NamedText<'a> = (&'a str, String);
 
-/// What is wrong with values.
+/// Errors of parameter values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("could not parse parameters: {}", .0.join(", "))]
 pub struct InvalidValues(Vec<String>);
 
-/// Returns the values of flags such as `NAME=VALUE` and of files. Flags precede files, and a later file
-/// an earlier one.
+/// Returns the values of flags such as `NAME=VALUE` and of files. Flags override files, and later
+/// files override earlier files.
 ///
 /// # Errors
 ///
-/// [`InvalidValues`] with everything that is wrong.
+/// [`InvalidValues`] with all errors.
 pub fn values(
     flags: &[String],
     files: &[NamedText<'_>],
@@ -45,7 +45,7 @@ pub fn values(
 ///
 /// # Errors
 ///
-/// [`InvalidValues`] with everything that is wrong.
+/// [`InvalidValues`] with all errors.
 pub fn sources(flags: &[String]) -> Result<Vec<ParameterSource>, InvalidValues> {
     let (mut sources, mut invalid) = (Vec::new(), Vec::new());
     for flag in flags {

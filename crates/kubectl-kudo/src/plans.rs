@@ -1,4 +1,4 @@
-//! The plans of an Instance: how far they are, and what has run.
+//! Status, progress and history of the plans of an Instance.
 
 mod history;
 mod progress;

@@ -1,6 +1,6 @@
-//! What a change of an Instance would do: its plans are made as instance-operator makes them, on objects
-//! as the API server would store them. The caller of a [`Preview`] reads objects and tries writes; nothing
-//! is written.
+//! Previews a change of an Instance: plans run as in instance-operator, on objects as the API
+//! server would store them. The caller of a [`Preview`] reads objects and tries writes; nothing is
+//! written.
 
 mod difference;
 mod outcome;
@@ -31,40 +31,41 @@ pub use self::{
     text::text,
 };
 
-/// Turns after which a preview ends: a package may request plans without end.
+/// Maximum number of turns: a package may request plans endlessly.
 const TURNS_MAX: usize = 10_000;
 
-/// What a preview needs next.
+/// Next request of a preview.
 #[derive(Debug)]
 pub enum Turn {
-    /// Objects and types are to be read, into [`Preview::observed`].
+    /// Read these objects and types into [`Preview::observed`].
     Read(Needs),
-    /// Writes are to be tried, in their order, and passed to [`Preview::tried`].
+    /// Try these writes in order, and pass the results to [`Preview::tried`].
     Try(Vec<ObjectWrite>),
-    /// Nothing: it is complete.
+    /// The preview is complete.
     End,
 }
 
 /// Preview of the plans of one Instance.
 #[derive(Debug)]
 pub struct Preview {
-    /// The Instance with its change, and what is known of its objects.
+    /// Changed Instance, with the observed objects.
     pub observed: Observed,
     redaction: Redaction,
     runs: Vec<PreviewedRun>,
-    /// Identities of the runs that ended before.
+    /// UIDs of the runs that had ended before the preview.
     earlier: Vec<String>,
-    /// Objects that would be deleted, and exist.
+    /// Existing objects that would be deleted.
     deleted: BTreeSet<ObjectId>,
-    /// Child Instances that would change, as they would be.
+    /// Child Instances that would change, as stored after the change.
     children: BTreeMap<ObjectId, Value>,
     turns: usize,
     now: Timestamp,
 }
 
 impl Preview {
-    /// Begins with a changed Instance, which is [valid](instance_operator::schedule::check). `former` are the
-    /// values of Secrets before the change, which its objects may contain.
+    /// Starts the preview of a changed Instance, which must be
+    /// [valid](instance_operator::schedule::check). `former` are the values of Secrets before the
+    /// change, which objects may contain.
     #[must_use]
     pub fn new(mut observed: Observed, former: &Redaction, now: Timestamp) -> Self {
         observed.version = observed.version.map(|version| Arc::new(serial(&version)));
@@ -83,7 +84,7 @@ impl Preview {
         }
     }
 
-    /// Goes on until something is to be read or tried, or nothing is left.
+    /// Advances to the next read or tried write, or to the end of the preview.
     pub fn turn(&mut self) -> Turn {
         while self.turns < TURNS_MAX {
             self.turns += 1;
@@ -113,14 +114,15 @@ impl Preview {
         Turn::End
     }
 
-    /// Returns whether an object would not exist any more, so that writing it cannot be tried.
+    /// Returns true if the object would have been deleted, so that a write to the object cannot be
+    /// tried.
     #[must_use]
     pub fn is_deleted(&self, id: &ObjectId) -> bool {
         self.deleted.contains(id)
     }
 
-    /// Takes the result of a write that was tried: the object as it would be stored, `None` if it would not
-    /// exist, or why it would be rejected.
+    /// Records the result of a tried write: the object as stored, `None` if the object would not
+    /// exist, or the rejection.
     pub fn tried(&mut self, write: &ObjectWrite, result: Result<Option<Value>, Rejected>) {
         let id = write.id();
         let response = match result {
@@ -142,20 +144,21 @@ impl Preview {
             self.observed.types.insert(object_type, Some(scope));
         }
         if response.is_none() {
-            // What was rejected for the old object does not count for a new one.
+            // A rejection of the old object does not apply to a new object.
             self.observed.failures.remove(&id);
             self.deleted.insert(id.clone());
         }
         self.observed.objects.insert(id, response.map(Arc::new));
     }
 
-    /// Child Instances that would be created, changed or deleted, as they would be stored.
+    /// Returns the child Instances that would be created, changed or deleted, as stored after the
+    /// change.
     #[must_use]
     pub fn children(&self) -> Vec<Value> {
         self.children.values().cloned().collect()
     }
 
-    /// Adds what a child Instance would do.
+    /// Adds the runs of a child Instance.
     pub fn include(&mut self, child: &ObjectId, runs: Vec<PreviewedRun>) {
         let name = format!("{}/{}", child.namespace, child.name);
         for mut run in runs {
@@ -166,7 +169,7 @@ impl Preview {
         }
     }
 
-    /// What the change would do, without the values of Secrets.
+    /// Returns the previewed runs, with the values of Secrets redacted.
     #[must_use]
     pub fn into_runs(mut self) -> Vec<PreviewedRun> {
         for run in &mut self.runs {
@@ -175,7 +178,7 @@ impl Preview {
         self.runs
     }
 
-    /// Adds runs that have begun, and what became of those that have ended.
+    /// Adds new runs, and the errors of failed runs.
     fn note_runs(&mut self) {
         let status = &self.observed.status;
         let running = run::running(status).map(|run| (&run.name, &run.uid, &run.reason));
@@ -194,7 +197,8 @@ impl Preview {
         }
     }
 
-    /// Plan that runs, and its step that is not complete. All strategies are serial, so there is one.
+    /// Returns the running plan and its current step. All strategies are serial, so there is only
+    /// one.
     fn place(&self) -> Option<Place> {
         let running = run::running(&self.observed.status)?;
         let step = current_step(running);
@@ -202,7 +206,7 @@ impl Preview {
         Some(Place { plan: running.name.clone(), phase, step })
     }
 
-    /// The step whose objects are changed; `None` while the run prunes.
+    /// Returns the current step; `None` while the run prunes.
     fn step_mut(&mut self, place: &Place) -> Option<&mut PreviewedStep> {
         let run = self.runs.last_mut()?;
         (!place.step.is_empty()).then(|| run.step_mut(&place.phase, &place.step))
@@ -225,7 +229,8 @@ impl Preview {
         }
     }
 
-    /// A step shows why it does not go on; a run completes although something stays that it would prune.
+    /// Records a rejected deletion while pruning, after which the run still completes. In a step,
+    /// the rejection becomes the error of the step.
     fn note_rejection(&mut self, id: &ObjectId, rejected: &Rejected) {
         let is_pruning = self.place().is_some_and(|place| place.step.is_empty());
         if let Some(run) = self.runs.last_mut().filter(|_| is_pruning) {
@@ -254,8 +259,8 @@ impl Preview {
         self.children.extend(child.map(|child| (id.clone(), child)));
     }
 
-    /// Completes the step that waits, as if what it waits for had happened. Returns false if there is none,
-    /// or it fails.
+    /// Completes the waiting step as if its conditions were met. Returns false if no step is
+    /// waiting, or the step has an error.
     fn skip_wait(&mut self, awaited: Vec<String>) -> bool {
         let Some(place) = self.place().filter(|place| !place.step.is_empty()) else { return false };
         let artifacts = self.artifacts(&place);
@@ -280,7 +285,7 @@ impl Preview {
         true
     }
 
-    /// What the Pipe tasks of a step would make.
+    /// Returns the artifacts that the Pipe tasks of a step would create.
     fn artifacts(&self, place: &Place) -> Vec<ObjectChange> {
         let (observed, version) = (&self.observed, self.observed.version.as_deref());
         let tasks = spec_of(version, place).map(|step| step.tasks.as_slice()).unwrap_or_default();
@@ -300,14 +305,14 @@ impl Preview {
     }
 }
 
-/// Why a write would be rejected.
+/// Rejection of a tried write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
     /// The API server's message.
     pub message: String,
 }
 
-/// Place of a step; without phase and step while the run prunes.
+/// Current step of a plan; phase and step are empty while the run prunes.
 #[derive(Clone, Debug)]
 struct Place {
     plan: String,
@@ -315,7 +320,7 @@ struct Place {
     step: String,
 }
 
-/// A version whose steps run one after another, so that each change is that of one step.
+/// Returns the version with serial strategies, so that each change belongs to one step.
 fn serial(version: &Version) -> Version {
     let mut version = version.clone();
     for plan in version.spec.plans.values_mut() {
@@ -327,7 +332,7 @@ fn serial(version: &Version) -> Version {
     version
 }
 
-/// Names of the phase and step that are not complete.
+/// Returns the names of the current phase and step.
 fn current_step(plan: &PlanStatus) -> Option<(String, String)> {
     let phase = plan.phases.iter().find(|phase| phase.status != ExecutionStatus::Complete)?;
     let step = phase.steps.iter().find(|step| !step.status.is_terminal())?;
@@ -340,7 +345,7 @@ fn spec_of<'a>(version: Option<&'a Version>, place: &Place) -> Option<&'a Step> 
     phase.steps.iter().find(|step| step.name == place.step)
 }
 
-/// A workload that was scaled to 0, once its Pods have left.
+/// Returns a workload scaled to 0, without Pods.
 fn without_pods(live: &Value) -> Value {
     let mut scaled = live.clone();
     scaled["spec"]["replicas"] = json!(0);
@@ -348,7 +353,7 @@ fn without_pods(live: &Value) -> Value {
     scaled
 }
 
-/// Types that a CustomResourceDefinition defines.
+/// Returns the types that a CustomResourceDefinition defines.
 fn defined_types(object: &Value) -> BTreeMap<ObjectType, Scope> {
     if !object_type(object).is("apiextensions.k8s.io", "CustomResourceDefinition") {
         return BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Repositories of packages: the list of repositories, and the index of one.
+//! Repositories of packages: the list of repositories, and the index of a repository.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -6,10 +6,10 @@ use go_template::compare_versions;
 use podops_packages::manifest;
 use serde::Deserialize;
 
-/// The only version of an index.
+/// Supported API version of an index.
 const INDEX_VERSION: &str = "v1";
 
-/// The list of repositories.
+/// List of repositories.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default, expecting = "a list of repositories")]
 pub struct RepositoryList {
@@ -19,7 +19,7 @@ pub struct RepositoryList {
     pub repositories: Vec<RepositoryEntry>,
 }
 
-/// A repository in the list.
+/// Repository in the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, expecting = "a repository")]
 pub struct RepositoryEntry {
@@ -37,7 +37,7 @@ pub struct Index {
     entries: BTreeMap<String, Vec<IndexEntry>>,
 }
 
-/// A package in an index.
+/// Package in an index.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default, expecting = "a package of an index")]
 pub struct IndexEntry {
@@ -47,27 +47,27 @@ pub struct IndexEntry {
     pub operator_version: String,
     /// Version of the application.
     pub app_version: String,
-    /// Places of the archive.
+    /// URLs of the archive.
     pub urls: Vec<String>,
-    /// SHA-256 of the archive, in hex; empty if it is not known.
+    /// SHA-256 of the archive, in hex; empty if unknown.
     pub digest: String,
-    /// Whether it has been withdrawn.
+    /// True if the package has been withdrawn.
     pub removed: bool,
 }
 
-/// Why a repository has no package for a request.
+/// Error of a repository list or index, or of a search.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The text is no list or index.
+    /// The text is not a list or index.
     #[error(transparent)]
     Malformed(#[from] manifest::Error),
-    /// The index has another version.
+    /// The index has an unsupported API version.
     #[error("no API version specified, or another than {INDEX_VERSION}: {0:?}")]
     ApiVersion(String),
-    /// No package has the name.
+    /// No package has this name.
     #[error("no operator found for: {0}")]
     UnknownName(String),
-    /// No version of the package is as requested.
+    /// No version of the package matches the request.
     #[error("no operator version found for {name}-{version}")]
     UnknownVersion {
         /// Name of the operator.
@@ -75,12 +75,12 @@ pub enum Error {
         /// Requested versions.
         version: String,
     },
-    /// The list does not have the repository.
+    /// The list does not contain the repository.
     #[error("no repository named {0:?}")]
     UnknownRepository(String),
 }
 
-/// Requested versions; `None` is any.
+/// Requested versions; `None` matches any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Versions {
     /// Version of the application.
@@ -90,7 +90,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Returns whether a package has the requested versions.
+    /// Returns true if a package has the requested versions.
     #[must_use]
     pub fn accept(&self, app: &str, operator: &str) -> bool {
         let pairs = [(&self.app, app), (&self.operator, operator)];
@@ -106,20 +106,20 @@ impl fmt::Display for Versions {
 }
 
 impl RepositoryList {
-    /// Reads a list.
+    /// Parses a list.
     ///
     /// # Errors
     ///
-    /// If the text is no list.
+    /// If the text is not a list.
     pub fn read(text: &str) -> Result<Self, Error> {
         Ok(manifest::read(text)?)
     }
 
-    /// Returns the URL of a repository; `None` is the current one.
+    /// Returns the URL of a repository; `None` selects the current repository.
     ///
     /// # Errors
     ///
-    /// If the list does not have it.
+    /// If the list does not contain the repository.
     pub fn url(&self, name: Option<&str>) -> Result<&str, Error> {
         let name = name.unwrap_or(&self.context);
         let found = self.repositories.iter().find(|known| known.name == name);
@@ -128,11 +128,11 @@ impl RepositoryList {
 }
 
 impl Index {
-    /// Reads an index.
+    /// Parses an index.
     ///
     /// # Errors
     ///
-    /// If the text is no index of version `v1`.
+    /// If the text is not an index of version `v1`.
     pub fn read(text: &str) -> Result<Self, Error> {
         let index: Self = manifest::read(text)?;
         if index.api_version != INDEX_VERSION {
@@ -141,11 +141,11 @@ impl Index {
         Ok(index)
     }
 
-    /// Returns the highest version of a package that is as requested, and not withdrawn.
+    /// Returns the highest matching version of a package that has not been withdrawn.
     ///
     /// # Errors
     ///
-    /// If there is none.
+    /// If no package matches.
     pub fn find(&self, name: &str, versions: &Versions) -> Result<&IndexEntry, Error> {
         let all = self.entries.get(name).ok_or_else(|| Error::UnknownName(name.to_owned()))?;
         let mut sorted: Vec<&IndexEntry> = all.iter().filter(|entry| !entry.removed).collect();

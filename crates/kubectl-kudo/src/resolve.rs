@@ -1,4 +1,4 @@
-//! Finds the packages that a package depends on, and writes their versions into its tasks.
+//! Resolves the dependencies of a package, and sets their versions in its tasks.
 
 use std::{
     collections::BTreeMap,
@@ -17,17 +17,17 @@ use crate::{
     source::{Source, folder_in_archive},
 };
 
-/// Longest chain of packages that depend on each other.
+/// Maximum length of a chain of dependencies.
 const DEPTH_MAX: usize = 32;
 
-/// A package's files, and where they are.
+/// Files of a package, and their location.
 #[derive(Clone, Debug)]
 pub struct Located {
     /// Files of the archive or folder.
     pub files: Arc<Files>,
-    /// Folder of the package in them.
+    /// Folder of the package within the files.
     pub folder: String,
-    /// Place of the folder, if it is no archive.
+    /// Path of the folder; `None` for an archive.
     pub base: Option<PathBuf>,
 }
 
@@ -37,53 +37,53 @@ pub trait Packages {
     ///
     /// # Errors
     ///
-    /// If there is none, or it cannot be read.
+    /// If the package does not exist or cannot be read.
     fn find(&self, source: &Source, versions: &Versions) -> anyhow::Result<Located>;
 }
 
-/// Why a package, or one that it depends on, cannot be installed.
+/// Error of a package or of its dependencies.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It was not found.
+    /// The package was not found.
     #[error("{0:#}")]
     NotFound(#[from] anyhow::Error),
-    /// Its files are no package.
+    /// The files are not a package.
     #[error(transparent)]
     Package(#[from] package::Error),
-    /// Its tasks can never run.
+    /// The package has tasks that can never run.
     #[error("package {package}: {}", .faults.join("; "))]
     Faults {
         /// Name of the operator.
         package: String,
-        /// What is wrong.
+        /// Errors of the tasks.
         faults: Vec<String>,
     },
-    /// Packages depend on each other.
+    /// The dependencies form a cycle.
     #[error("cyclic package dependency found when adding package {from} -> {to}")]
     Cycle {
-        /// OperatorVersion that depends on the other.
+        /// OperatorVersion that depends on `to`.
         from: String,
-        /// OperatorVersion that depends on the first.
+        /// OperatorVersion that closes the cycle.
         to: String,
     },
     /// The chain of dependencies is too long.
     #[error("more than {DEPTH_MAX} packages depend on each other")]
     TooDeep,
-    /// A path leaves its archive.
+    /// A path is outside of its archive.
     #[error("package {package}: {path} is outside of the archive")]
     Outside {
         /// Name of the operator.
         package: String,
-        /// Path that a task names.
+        /// Path in a task.
         path: String,
     },
 }
 
-/// Returns a package and those that it depends on, these first, each once.
+/// Returns a package after its dependencies, each once.
 ///
 /// # Errors
 ///
-/// [`Error`] if one cannot be found or installed, or they depend on each other.
+/// [`Error`] if a package cannot be found or installed, or the dependencies form a cycle.
 pub fn resolve(
     packages: &dyn Packages,
     source: &Source,
@@ -98,12 +98,12 @@ pub fn resolve(
 struct Resolver<'a> {
     packages: &'a dyn Packages,
     resolved: Vec<Package>,
-    /// OperatorVersions that depend on the package that is being added.
+    /// OperatorVersions that depend on the package being added.
     chain: Vec<String>,
 }
 
 impl Resolver<'_> {
-    /// Adds a package behind those that it depends on; returns its manifest.
+    /// Adds a package after its dependencies; returns its manifest.
     fn add(&mut self, located: &Located) -> Result<OperatorManifest, Error> {
         let mut package = Package::read(&files_of(located))?;
         let name = package.operator_version_name();
@@ -146,7 +146,7 @@ impl Resolver<'_> {
         Ok(manifest)
     }
 
-    /// Finds a package that another one names. Paths are relative to the folder of the other one.
+    /// Finds a dependency. Paths are relative to the folder of the parent.
     fn child(
         &self,
         operator: &str,
@@ -167,7 +167,7 @@ impl Resolver<'_> {
     }
 }
 
-/// Files of the package, by their path from its root.
+/// Returns the files of the package, by path from its root.
 fn files_of(located: &Located) -> Files {
     if located.folder.is_empty() {
         return Files::clone(&located.files);
@@ -236,7 +236,7 @@ mod tests {
         );
     }
 
-    /// Otherwise, the number of reads would double with each package.
+    /// If packages were read repeatedly, the number of reads would grow exponentially.
     #[test]
     fn a_package_that_many_depend_on_is_read_once() {
         const NAMES: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];

@@ -1,11 +1,11 @@
-//! Where a package is, as an argument or a KudoOperator task names it.
+//! Location of a package, as written in an argument or a KudoOperator task.
 
 use std::path::{Component, Path, PathBuf};
 
-/// Place of a package.
+/// Location of a package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Folder or archive, relative to the folder of what names it.
+    /// Folder or archive, relative to the working directory or the parent package.
     Path(PathBuf),
     /// URL of an archive.
     Url(String),
@@ -14,7 +14,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Reads an argument: a path has a separator in it, or is `.`, `..` or the name of an archive.
+    /// Parses an argument: a path contains a separator, or is `.`, `..` or the name of an archive.
     #[must_use]
     pub fn parse(argument: &str) -> Self {
         if argument.starts_with("http://") || argument.starts_with("https://") {
@@ -30,7 +30,7 @@ impl Source {
     }
 }
 
-/// Returns the folder in an archive that a path names, relative to another one. `None` if it is outside.
+/// Returns the folder in an archive at a path relative to `from`; `None` if the path is outside.
 #[must_use]
 pub fn folder_in_archive(from: &str, path: &Path) -> Option<String> {
     let mut parts: Vec<String> =

@@ -1,4 +1,4 @@
-//! Texts for people, in KUDO's form.
+//! Text output in KUDO's format.
 
 mod output;
 mod table;

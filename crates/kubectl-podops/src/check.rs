@@ -1,5 +1,5 @@
-//! Whether an installation works, and what is left without an operator that would continue it. Pure:
-//! the installation in, findings out.
+//! Checks an installation, and finds objects whose operator is not running. Pure: the installation
+//! in, findings out.
 
 mod admission;
 mod certificates;

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use lifecycle_operator::graceful_deletion::decision::DeletionPolicy;
+use podops_api::deletion_policy::DeletionPolicy;
 use podops_api::int_or_percent;
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     uninstall::Workloads,
 };
 
-/// Shows and changes what Podops does
+/// Shows and changes the rollouts of Podops
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-podops", bin_name = "kubectl podops", version)]
 pub struct Cli {
@@ -21,7 +21,7 @@ pub struct Cli {
     #[command(flatten)]
     pub connection: Connection,
 
-    /// What to do.
+    /// Command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -43,7 +43,7 @@ pub struct Connection {
 /// Command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show a CollaSet, its revisions and its Pods, and what each waits for
+    /// Show a CollaSet, its revisions and its Pods, and the causes of their waits
     Get {
         /// Name of the CollaSet
         #[arg(value_parser = set_name)]
@@ -64,7 +64,7 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Text, conflicts_with = "watch")]
         output: Output,
     },
-    /// Explain what a Pod, a CollaSet or a node waits for, and how it continues
+    /// Explain why a Pod, a CollaSet or a node waits, and how it continues
     Explain {
         /// pod/<name>, collaset/<name> or node/<name>
         target: Target,
@@ -72,7 +72,7 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
-    /// Predict what a changed CollaSet does to its Pods: how, why, in which order, and with how many
+    /// Predict the operations of a changed CollaSet on its Pods: how, why, in which order, and with how many
     /// writes
     ///
     /// Decides as the operators, on a copy of the namespace in memory. Assumes that containers start
@@ -182,10 +182,10 @@ pub enum Command {
     ///
     /// May be interrupted and repeated, also after a part was removed by other means.
     Uninstall {
-        /// What happens to the Pods of CollaSets
+        /// Action on the Pods of CollaSets
         #[arg(long, value_enum)]
         workloads: Workloads,
-        /// Only show what would be done
+        /// Only show the actions
         #[arg(long)]
         dry_run: bool,
         /// Seconds without progress after which to fail
@@ -216,7 +216,7 @@ pub enum Command {
         #[arg(value_enum)]
         shell: Shell,
     },
-    /// Check what is installed: operators, CRDs, admission, and Pods that nothing would continue
+    /// Check the installation: operators, CRDs, admission, and Pods whose operation has no running controller
     ///
     /// Reads only. The exit status is 0 without errors, and 1 otherwise.
     #[command(visible_alias = "doctor")]
@@ -229,7 +229,7 @@ pub enum Command {
     ///
     /// Reads only. The exit status is 0 if nothing prevents the next step, and 1 otherwise.
     Preflight {
-        /// What is to run in the cluster
+        /// Controllers that are to run in the cluster
         #[arg(long, value_enum, default_value_t = SwitchTarget::Podops)]
         to: SwitchTarget,
         /// Format of the output
@@ -326,7 +326,7 @@ fn seconds(text: &str) -> Result<Duration, InvalidArgument> {
     number.map(|number| Duration::from_secs(number.into())).map_err(invalid)
 }
 
-/// What is to run in the cluster.
+/// Controllers that are to run in the cluster.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum SwitchTarget {
     /// Podops.

@@ -122,7 +122,7 @@ pub(crate) async fn explain(
 ) -> anyhow::Result<ExitCode> {
     let explanation = match target {
         Target::CollaSet(name) => {
-            // Its error names what is missing: the CollaSet, the kind, or the permission.
+            // The error names the missing part: the CollaSet, the kind, or the permission.
             session.set(name).await?;
             explain_set(&session.facts().await?, name)
         }

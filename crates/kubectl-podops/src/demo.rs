@@ -1,4 +1,4 @@
-//! What `demo` creates and changes.
+//! Objects that `demo` creates and changes.
 
 use podops_api::collaset::CollaSet;
 use serde_json::{Value, json};

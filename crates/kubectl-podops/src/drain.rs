@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Pod;
-use lifecycle_operator::graceful_deletion::decision::DeletionPolicy;
+use podops_api::deletion_policy::DeletionPolicy;
 use podops_api::well_known;
 
 use crate::{
@@ -14,12 +14,12 @@ use crate::{
 /// Annotation of Pods that a kubelet runs from a file.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// What the user allows and prefers.
+/// Options of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DrainOptions {
-    /// Whether Pods that nothing creates again may be deleted.
+    /// Permits the deletion of Pods without a controller.
     pub unmanaged: bool,
-    /// Whether Pods with emptyDir volumes may be deleted.
+    /// Permits the deletion of Pods with emptyDir volumes.
     pub empty_dir: bool,
     /// Policy of Pods without the annotation.
     pub deletion_policy: DeletionPolicy,
@@ -28,20 +28,20 @@ pub struct DrainOptions {
 /// How a Pod leaves a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// It stays: its DaemonSet or its kubelet would create it again.
+    /// Stays: the DaemonSet or the kubelet would create the Pod again.
     Stays,
-    /// It is being deleted, or its deletion is requested.
+    /// Is being deleted, or its deletion is requested.
     Leaving,
     /// Its graceful deletion is requested, once its PodDisruptionBudget permits that; a Pod that is
     /// replaced first needs no permission.
     RequestDeletion {
-        /// Whether it is replaced first.
+        /// True if a replacement is created first.
         is_replaced_first: bool,
     },
-    /// It is evicted; its PodDisruptionBudget, and in namespaces with graceful eviction its
-    /// lifecycle, decide when.
+    /// Is evicted, when its PodDisruptionBudget permits; in namespaces with graceful eviction, its
+    /// lifecycle must also permit.
     Evict,
-    /// It must not be deleted.
+    /// Must not be deleted; the reason is shown to the user.
     Refused(&'static str),
 }
 
@@ -78,8 +78,8 @@ pub fn departure(pod: &Pod, graceful: &BTreeSet<String>, options: DrainOptions) 
     }
 }
 
-/// Returns whether the deletion of a Pod that still serves is requested: PodDisruptionBudgets do not
-/// count it yet.
+/// Returns true for a Ready Pod whose deletion is requested; PodDisruptionBudgets do not yet treat
+/// it as unavailable.
 #[must_use]
 pub fn is_uncounted(pod: &Pod) -> bool {
     pods::label(pod, well_known::TO_DELETE).is_some() && pods::has_condition(pod, "Ready")

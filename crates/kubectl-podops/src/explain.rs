@@ -1,4 +1,4 @@
-//! Why a Pod, a CollaSet or a node waits. Pure: objects in, causes with remedies out.
+//! Explains why a Pod, a CollaSet or a node waits. Pure: objects in, causes with remedies out.
 
 mod decoration;
 mod node;
@@ -39,7 +39,7 @@ pub struct Facts {
     pub absent_operators: Vec<String>,
     /// Namespace of the operators.
     pub operator_namespace: String,
-    /// What could not be read, and why; a sentence each.
+    /// Facts that could not be read, a sentence each with the reason.
     pub unknown: Vec<String>,
     /// Time of the observation.
     pub now: Timestamp,
@@ -69,15 +69,15 @@ impl Facts {
     }
 }
 
-/// Why something waits.
+/// Cause of a wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cause {
-    /// What is the case.
+    /// State that causes the wait, for people.
     pub message: String,
     /// Since when, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// What to do about it; empty if there is nothing to do.
+    /// Action that ends the wait; empty if none is needed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub remedy: String,
     /// Causes of this cause.
@@ -110,7 +110,7 @@ pub struct Explanation {
     pub subject: String,
     /// Its state in one sentence.
     pub state: String,
-    /// What it waits for; empty if it waits for nothing.
+    /// Causes of the wait; empty without one.
     pub causes: Vec<Cause>,
     /// Time of the observation.
     #[serde(skip)]

@@ -95,12 +95,12 @@ where
     }
 }
 
-/// What is known of the operators in a namespace.
+/// State of the operators in a namespace.
 pub(crate) struct Operators {
     /// Those that are not running: whose Lease is not renewed, or which have neither a Lease nor a
     /// Deployment with available Pods. Empty if the user may not list Leases.
     pub(crate) absent: Vec<String>,
-    /// Why that is not known, as a sentence.
+    /// Reason for which `absent` could not be read, as a sentence.
     pub(crate) unknown: Option<String>,
 }
 

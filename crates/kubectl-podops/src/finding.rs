@@ -12,7 +12,7 @@ pub(crate) const INSTALL: &str = "apply the manifests of your installation again
 pub enum Level {
     /// Something does not work, or would be lost.
     Error,
-    /// Something behaves differently from what its user may expect.
+    /// Behaviour that may surprise the user.
     Warning,
     /// For information.
     Note,
@@ -23,11 +23,11 @@ pub enum Level {
 pub struct Finding {
     /// How much it matters.
     pub level: Level,
-    /// `<kind> <namespace>/<name>`, or what it is about.
+    /// `<kind> <namespace>/<name>`, or another description of the subject.
     pub subject: String,
-    /// What is the case.
+    /// Problem or fact, for people.
     pub message: String,
-    /// What to do about it.
+    /// Action that fixes the problem.
     pub remedy: String,
 }
 

@@ -2,7 +2,7 @@
 
 use textwrap::{Options, wrap};
 
-/// What a line begins with that continues another one.
+/// Indent of continuation lines.
 const INDENT: &str = "      ";
 
 /// Returns the lines with those that are longer than `width` characters wrapped.

@@ -1,4 +1,4 @@
-//! What of Podops is installed in a cluster, and the objects that depend on it. Pure.
+//! The installed objects of Podops, and the objects that depend on them. Pure.
 
 use std::fmt;
 
@@ -146,7 +146,7 @@ pub(crate) fn is_of_kuperator(object: &Object) -> bool {
     }
 }
 
-/// What of Podops is in a cluster.
+/// Objects and operators of Podops in a cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Installation {
     /// Objects of all kinds in [`kinds`] that are of Podops or concern it.

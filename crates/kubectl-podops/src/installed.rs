@@ -1,4 +1,4 @@
-//! Reads what of Podops is in a cluster.
+//! Reads the [`Installation`] of Podops from a cluster.
 
 use kube::{
     Api, Client,
@@ -15,11 +15,11 @@ use crate::{
     uninstall::concerns,
 };
 
-/// Reads what of Podops is in a cluster.
+/// Reads the installation from a cluster.
 ///
 /// # Errors
 ///
-/// If a list fails for another reason than that the cluster does not serve the resource.
+/// If a list fails, except if the cluster does not serve the resource.
 pub async fn read(client: &Client, operator_namespace: &str) -> kube::Result<Installation> {
     // Read first: an operator that is absent now writes nothing that the lists below do not have.
     let absent_operators = operators(client, operator_namespace).await?.absent;

@@ -19,11 +19,11 @@ use crate::{answer::is_not_found, preflight::Inventory};
 /// Objects of one page of a list.
 const PAGE_SIZE: u32 = 500;
 
-/// Reads what is installed in a cluster.
+/// Reads the inventory of a cluster.
 ///
 /// # Errors
 ///
-/// If a list fails for another reason than that the cluster does not serve the resource.
+/// If a list fails, except if the cluster does not serve the resource.
 pub async fn read(client: &Client) -> kube::Result<Inventory> {
     let controlled = format!("{}={}", well_known::CONTROL, well_known::CONTROL_ON);
     Ok(Inventory {

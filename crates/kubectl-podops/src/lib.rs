@@ -1,11 +1,10 @@
 //! `kubectl podops`: the command line of Podops.
 //!
-//! `cli` has the commands. What they decide is pure: `check`, `demo`, `drain`, `explain`, `pod_change`,
+//! `cli` has the commands. Decisions are pure: `check`, `demo`, `drain`, `explain`, `pod_change`,
 //! `preflight`, `rollout`, `simulate`, `top`, `trace`, `tree` and `uninstall` have the objects of a
-//! cluster as input.
-//! `fit` wraps lines for a terminal; `names` are those of the objects that an output is about.
-//! `inventory`, `facts` and `installed` read the objects, and `live` follows their changes; `answer` reads why the
-//! API server has rejected a request.
+//! cluster as input. `fit` wraps lines for a terminal; `names` returns the names for the output
+//! format `name`. `inventory`, `facts` and `installed` read objects, and `live` watches them;
+//! `answer` reads why the API server rejected a request.
 
 pub mod cli;
 pub mod target;

@@ -146,7 +146,8 @@ impl Failing {
         }
     }
 
-    /// What is shown of resources whose watch has failed for some time, a sentence each.
+    /// Returns a sentence for each resource whose watch has failed for longer than
+    /// [`REPORT_AFTER`].
     fn reports(&self, now: Instant) -> Vec<String> {
         let failing = self.0.lock();
         let long = failing

@@ -36,7 +36,7 @@ async fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Completion { shell } = cli.command {
-        // It panics if it cannot write.
+        // `generate` panics if a write fails.
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Cli::command(), "kubectl-podops", &mut script);
         io::stdout().write_all(&script)?;

@@ -10,7 +10,7 @@ use crate::{
 
 /// Something that is about objects.
 pub trait Names {
-    /// Names of the objects, as `<kind>/<name>`; of findings, what they are about.
+    /// Names of the objects, as `<kind>/<name>`; of findings, their subjects.
     fn names(&self) -> Vec<String>;
 }
 
@@ -33,7 +33,7 @@ impl Names for Top {
     }
 }
 
-/// What is explained.
+/// The explained object.
 impl Names for Explanation {
     fn names(&self) -> Vec<String> {
         vec![self.subject.clone()]
@@ -56,7 +56,7 @@ impl Names for Trace {
     }
 }
 
-/// What the findings are about, each once.
+/// The subjects of the findings, each once.
 impl Names for Findings {
     fn names(&self) -> Vec<String> {
         let subjects: BTreeSet<String> =

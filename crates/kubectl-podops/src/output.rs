@@ -42,7 +42,7 @@ pub(crate) fn print(
 /// Waits until the reader of the output has ended, without a write to it; returns that error.
 pub(crate) async fn closed() -> io::Error {
     let (sender, receiver) = oneshot::channel();
-    // It waits until the process ends if the output is a file.
+    // If the output is a file, the thread waits until the process exits.
     thread::spawn(move || {
         let stdout = io::stdout();
         // An error is reported without being requested.

@@ -5,7 +5,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use lifecycle_operator::graceful_deletion::decision::DeletionPolicy;
+use podops_api::deletion_policy::DeletionPolicy;
 use podops_api::{
     lifecycle::{self, LabelChanges, Operation, Phase, PodLifecycle},
     well_known,
@@ -20,7 +20,7 @@ pub const OFFLINE: &str = "offline";
 /// Value of labels that count by their existence.
 const SET: &str = "true";
 
-/// Why a Pod cannot be changed.
+/// Reasons for which a Pod cannot be changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The Pod does not take part in the lifecycle.
@@ -32,7 +32,7 @@ pub enum Error {
     /// The Pod is being deleted.
     #[error("pod/{0} is being deleted")]
     Deleting(String),
-    /// It has no such operation.
+    /// The Pod has no such operation.
     #[error("pod/{pod} has no operation {wanted}; its operations are: {known}")]
     NoOperation {
         /// Name of the Pod.
@@ -61,7 +61,7 @@ pub enum Error {
     /// Nothing was requested that could be cancelled.
     #[error("pod/{0} has no such request")]
     NotRequested(String),
-    /// It was taken out of service before.
+    /// The Pod was already taken out of service.
     #[error("pod/{0} was taken offline before; kubectl podops explain pod/{0} shows its state")]
     IsOffline(String),
 }

@@ -1,4 +1,4 @@
-//! What a Pod reports about itself. Pure.
+//! State that a Pod reports about itself. Pure.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
@@ -45,34 +45,35 @@ pub(crate) fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<&'a PodConditio
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Whether the condition of this type is True.
+/// Returns true if the condition of this type is True.
 pub(crate) fn has_condition(pod: &Pod, type_: &str) -> bool {
     condition(pod, type_).is_some_and(|condition| condition.status == "True")
 }
 
-/// Whether the Pod takes part in the lifecycle.
+/// Returns true if the Pod participates in the lifecycle.
 pub(crate) fn is_controlled(pod: &Pod) -> bool {
     label(pod, well_known::CONTROL) == Some(well_known::CONTROL_ON)
 }
 
-/// Whether all containers have ended for good.
+/// Returns true if the Pod's phase is Succeeded or Failed.
 pub(crate) fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// Whether the Pod is in service.
+/// Returns true if the Pod is in service.
 pub(crate) fn is_in_service(pod: &Pod) -> bool {
     label(pod, well_known::SERVICE_AVAILABLE).is_some() && has_condition(pod, "Ready")
 }
 
-/// Whether the Pod has the readiness gate of the lifecycle.
+/// Returns true if the Pod has the readiness gate of the lifecycle.
 pub(crate) fn has_gate(pod: &Pod) -> bool {
     let gates = pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
     gates.into_iter().any(|gate| gate.condition_type == well_known::SERVICE_READY)
 }
 
-/// Why a Pod does not run, and since when: it cannot be scheduled, or a container does not run.
+/// Returns the reason for which a Pod does not run, and since when: it cannot be scheduled, or a
+/// container does not run.
 pub(crate) fn not_running(pod: &Pod) -> Option<(String, Option<Timestamp>)> {
     if let Some(scheduled) = condition(pod, "PodScheduled").filter(|c| c.status == "False") {
         let since = scheduled.last_transition_time.as_ref().map(|time| time.0);
@@ -97,7 +98,24 @@ fn waiting_reason(status: &ContainerStatus) -> Option<String> {
     Some(format!("container {name} ended with exit code {}", terminated.exit_code))
 }
 
-/// Why a Pod whose containers run is not Ready.
+/// Reasons of containers that have not started yet.
+const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+
+/// Returns whether a Pod has failed: it ended with an error, or one of its containers did, or does not start.
+pub(crate) fn has_failed(pod: &Pod) -> bool {
+    let Some(status) = &pod.status else { return false };
+    let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
+    status.phase.as_deref() == Some("Failed") || containers.flatten().any(is_failed)
+}
+
+fn is_failed(status: &ContainerStatus) -> bool {
+    let Some(state) = &status.state else { return false };
+    let reason = state.waiting.as_ref().and_then(|waiting| waiting.reason.as_deref());
+    reason.is_some_and(|reason| !STARTING.contains(&reason))
+        || state.terminated.as_ref().is_some_and(|ended| ended.exit_code != 0)
+}
+
+/// Returns the first container that is not ready, as a sentence; `None` if all are ready.
 pub(crate) fn not_ready(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let container = status.container_statuses.iter().flatten().find(|status| !status.ready)?;

@@ -1,5 +1,5 @@
-//! What prevents, or changes with, a switch between Kuperator and Podops. Pure: the objects of a
-//! cluster in, findings out.
+//! Findings that prevent, or result from, a switch between Kuperator and Podops. Pure: the objects
+//! of a cluster in, findings out.
 
 mod decorations;
 mod direction;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 pub use history::{Revision, history, previous};
 pub use progress::{Progress, progress};
 
-/// Why a rollout cannot be changed.
+/// Reasons for which a rollout cannot be changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The template has no such container.

@@ -16,7 +16,7 @@ impl Screen {
         Self { term: Term::stdout(), shown: Vec::new() }
     }
 
-    /// Whether lines are redrawn in place.
+    /// Returns true if lines are redrawn in place.
     pub(crate) fn is_terminal(&self) -> bool {
         self.term.is_term()
     }
@@ -53,7 +53,7 @@ impl Screen {
             0 => String::new(),
             shown => format!("\x1b[{shown}A"),
         };
-        // Erases what is left of the line that was there.
+        // Erases the rest of the previous line.
         let overwritten: Vec<String> =
             lines.iter().map(|line| format!("\r{line}\x1b[K\n")).collect();
         let text = format!("{up}{}\x1b[J", overwritten.concat());

@@ -35,7 +35,7 @@ pub(crate) async fn connect(connection: Connection) -> anyhow::Result<Session> {
     let server = config.cluster_url.clone();
     let client = Client::try_from(config.clone())?;
     match timeout(ANSWER_WITHIN, client.apiserver_version()).await {
-        // It may answer that the user may not read its version.
+        // A rejection, such as Forbidden, also shows that the cluster answers.
         Ok(Ok(_) | Err(kube::Error::Api(_))) => {}
         Ok(Err(error)) => {
             return Err(error).with_context(|| format!("no cluster: {server} cannot be reached"));

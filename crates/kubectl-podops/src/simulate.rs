@@ -1,4 +1,4 @@
-//! The changed object that `simulate` sends as a dry run, and what it prints.
+//! The changed object that `simulate` sends as a dry run, and the output of `simulate`.
 
 use podops_simulation::{End, Method, Prediction};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn remove_fields(old: &Value, patch: &mut Value) {
     }
 }
 
-/// The prediction for people: the Pods that change, in order, and what that costs.
+/// Formats the prediction for people: the Pods that change, in order, the writes, and the end.
 #[must_use]
 pub fn text(prediction: &Prediction) -> String {
     let mut text = format!(

@@ -15,7 +15,7 @@ use crate::{
 /// Maximum number of Pods that are named for each cause.
 const PODS_MAX: usize = 3;
 
-/// What happens in a namespace.
+/// Operations, waiting Pods and budgets of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Top {
@@ -50,7 +50,7 @@ pub struct Operations {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Waiting {
-    /// What they wait for.
+    /// Cause of the wait.
     pub cause: String,
     /// Number of Pods.
     pub count: usize,
@@ -78,7 +78,7 @@ pub struct Budget {
     pub rejecting: i32,
 }
 
-/// Returns what happens in a namespace.
+/// Returns the operations, waiting Pods and budgets of a namespace.
 #[must_use]
 pub fn top(facts: &Facts) -> Top {
     let mut by_phase = BTreeMap::<(String, String), usize>::new();

@@ -1,5 +1,5 @@
-//! Timeline of the operations on a Pod, from what the cluster knows: the times in lifecycle labels and in the history of
-//! operations, conditions and container states, and the Pod's events.
+//! Timeline of the operations on a Pod, from the times in its lifecycle labels, operation history,
+//! conditions and container states, and its events.
 //!
 //! Traces of the same Pod at several times can be merged.
 
@@ -19,7 +19,7 @@ use serde::Serialize;
 
 pub use svg::svg;
 
-/// What an entry is about, in the order of its lanes.
+/// Subject of an entry, in the order of the lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Lane {
     /// The Pod is created or deleted.
@@ -57,18 +57,18 @@ impl Lane {
 pub struct Entry {
     /// When, in whole milliseconds; conditions, containers and events have whole seconds.
     pub at: Timestamp,
-    /// What it is about.
+    /// Lane in which the entry is shown.
     pub lane: Lane,
-    /// What happened.
+    /// Description, for people.
     pub text: String,
 }
 
-/// What happened to a Pod, in the order of time.
+/// Timeline of a Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Trace {
     /// Name of the Pod.
     pub pod: String,
-    /// What happened.
+    /// Entries, in order of time.
     pub entries: BTreeSet<Entry>,
 }
 
@@ -80,7 +80,7 @@ impl Trace {
             Self { pod: pod.metadata.name.clone().unwrap_or_default(), entries: BTreeSet::new() };
         let metadata = &pod.metadata;
         trace.add(metadata.creation_timestamp.as_ref().map(|time| time.0), Lane::Pod, "created");
-        // It is the time at which the Pod is to be deleted at the latest.
+        // `deletionTimestamp` is the time at which the Pod is to be deleted at the latest.
         trace.add(
             metadata.deletion_timestamp.as_ref().map(|time| time.0),
             Lane::Pod,
@@ -98,7 +98,7 @@ impl Trace {
         trace
     }
 
-    /// Adds what another trace of the same Pod knows.
+    /// Adds the entries of another trace of the same Pod.
     pub fn merge(&mut self, other: Self) {
         self.entries.extend(other.entries);
     }
@@ -120,7 +120,7 @@ impl Trace {
         }
     }
 
-    /// Adds what the labels of operations held before they were removed.
+    /// Adds the times of lifecycle labels that were removed, from the history annotation.
     fn add_history(&mut self, history: &OperationHistory) {
         for record in history.records() {
             let name = operation_name(&record.id, Some(&record.operation_type));

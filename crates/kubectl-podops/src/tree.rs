@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::{
     explain::{self, Facts, age},
     fit::fit,
-    pods::{has_condition, is_in_service, label, labels, name},
+    pods::{has_condition, has_failed, is_in_service, label, labels, name},
 };
 
 /// Cells of the progress bar.
@@ -30,11 +30,11 @@ pub struct Tree {
     pub subject: String,
     /// Number of desired Pods.
     pub desired: i32,
-    /// Number of available Pods.
-    pub available: i32,
-    /// Number of available Pods at the updated revision.
-    pub updated: i32,
-    /// Reason and message of the condition Progressing.
+    /// Number of Pods in service, counted now: the status is up to a second older.
+    pub available: usize,
+    /// Number of Pods at the updated revision, counted now.
+    pub updated: usize,
+    /// Reason of the condition Progressing.
     pub progress: String,
     /// Revisions that Pods run, the updated one first.
     pub revisions: Vec<RevisionNode>,
@@ -49,13 +49,14 @@ pub struct Tree {
 pub struct RevisionNode {
     /// Name of the ControllerRevision.
     pub name: String,
-    /// Whether it is the updated revision.
+    /// True if this is the updated revision.
     pub is_updated: bool,
     /// Its Pods, those that wait first.
     pub pods: Vec<PodNode>,
 }
 
 /// One Pod.
+#[allow(clippy::struct_excessive_bools, reason = "each is a field of the output of its own")]
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodNode {
@@ -65,13 +66,15 @@ pub struct PodNode {
     pub phase: Option<String>,
     /// Since when it has been in this phase, or has waited, if that is known.
     pub since: Option<Timestamp>,
-    /// Whether it is in service.
+    /// True if the Pod is in service.
     pub is_in_service: bool,
-    /// Whether it is Ready.
+    /// True if the Pod has failed, or a container does not start.
+    pub has_failed: bool,
+    /// True if the Pod is Ready.
     pub is_ready: bool,
-    /// Whether its readiness gate lets it receive traffic.
+    /// True if the Pod's readiness gate permits traffic.
     pub is_gate_open: bool,
-    /// What it waits for; empty if nothing.
+    /// Cause of the wait; empty without one.
     pub waits_for: String,
 }
 
@@ -97,12 +100,15 @@ pub fn tree(facts: &Facts, set: &str) -> Option<Tree> {
         })
         .collect();
     revisions.sort_by_key(|revision| !revision.is_updated);
+    let in_service =
+        |revision: &RevisionNode| revision.pods.iter().filter(|pod| pod.is_in_service).count();
+    let updated = revisions.iter().find(|revision| revision.is_updated);
     Some(Tree {
         subject: format!("collaset/{}", crate::rollout::name(set)),
         desired: set.spec.replicas.unwrap_or_default(),
-        available: status.available_replicas,
-        updated: status.updated_available_replicas,
-        progress: progress(&status),
+        available: revisions.iter().map(in_service).sum(),
+        updated: updated.map_or(0, |revision| revision.pods.len()),
+        progress: progress(&status, &revisions),
         revisions,
         now: facts.now,
     })
@@ -113,9 +119,18 @@ fn is_owned(pod: &Pod, set: &CollaSet) -> bool {
     owners.into_iter().any(|owner| Some(&owner.uid) == set.metadata.uid.as_ref())
 }
 
-fn progress(status: &CollaSetStatus) -> String {
+/// Reason of a completed rollout.
+const COMPLETE: &str = "RolloutComplete";
+
+/// Reason of the condition Progressing. A status from before the present operations has the reason of the rollout before.
+fn progress(status: &CollaSetStatus, revisions: &[RevisionNode]) -> String {
     let progressing = podops_api::condition::find(&status.conditions, "Progressing");
-    progressing.and_then(|condition| condition.reason.clone()).unwrap_or_default()
+    let reason = progressing.and_then(|condition| condition.reason.clone()).unwrap_or_default();
+    let mut pods = revisions.iter().flat_map(|revision| &revision.pods);
+    if reason == COMPLETE && pods.any(|pod| pod.phase.is_some()) {
+        return "Updating".to_owned();
+    }
+    reason
 }
 
 fn node(facts: &Facts, pod: &Pod) -> PodNode {
@@ -134,6 +149,7 @@ fn node(facts: &Facts, pod: &Pod) -> PodNode {
         phase,
         since,
         is_in_service: is_in_service(pod),
+        has_failed: has_failed(pod),
         is_ready: has_condition(pod, "Ready"),
         is_gate_open: has_condition(pod, well_known::SERVICE_READY),
         waits_for: waits_for.unwrap_or_default(),
@@ -185,8 +201,13 @@ fn pod_lines(revision: &RevisionNode, now: Timestamp) -> Vec<String> {
 }
 
 fn pod_line(pod: &PodNode, now: Timestamp) -> String {
-    let PodNode { name, phase, since, is_in_service, is_ready, is_gate_open, waits_for } = pod;
-    let mark = if *is_in_service { "✔" } else { "✖" };
+    let PodNode { name, phase, since, is_ready, is_gate_open, waits_for, .. } = pod;
+    let PodNode { is_in_service, has_failed, .. } = pod;
+    let mark = match (has_failed, is_in_service) {
+        (true, _) => "✖",
+        (false, true) => "✔",
+        (false, false) => "…",
+    };
     let phase = phase.as_deref().unwrap_or(if *is_in_service { "in service" } else { "" });
     let age = since.map(|since| age(since, now)).unwrap_or_default();
     let state = match (is_ready, is_gate_open) {
@@ -198,14 +219,18 @@ fn pod_line(pod: &PodNode, now: Timestamp) -> String {
     format!("{mark} {name}  {phase:<10}  {age:<6}  {state:<10}  {waits_for}").trim_end().to_owned()
 }
 
-fn bar(done: i32, total: i32) -> String {
-    let [done, total] = [done, total].map(|number| usize::try_from(number).unwrap_or_default());
+fn bar(done: usize, total: i32) -> String {
+    let total = usize::try_from(total).unwrap_or_default();
     let filled = (done * BAR).checked_div(total).unwrap_or(BAR).min(BAR);
     format!("{}{}", "█".repeat(filled), "░".repeat(BAR - filled))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
     use super::*;
 
     fn pod(edit: impl FnOnce(&mut PodNode)) -> String {
@@ -214,12 +239,73 @@ mod tests {
             phase: None,
             since: None,
             is_in_service: true,
+            has_failed: false,
             is_ready: true,
             is_gate_open: true,
             waits_for: String::new(),
         };
         edit(&mut pod);
         pod_line(&pod, Timestamp::from_second(72).unwrap())
+    }
+
+    /// Pod of the CollaSet `web` at a revision, in service or in the phase Operate, whose container waits.
+    fn owned(revision: &str, waiting: Option<&str>) -> Pod {
+        let mut pod = json!({
+            "metadata": {
+                "name": format!("web-{revision}-{}", waiting.unwrap_or_default().to_lowercase()),
+                "labels": { well_known::REVISION: revision, well_known::SERVICE_AVAILABLE: "1" },
+                "ownerReferences": [{ "apiVersion": "v1", "kind": "CollaSet", "name": "web", "uid": "1" }],
+            },
+            "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+        });
+        if let Some(reason) = waiting {
+            let labels = json!({
+                well_known::REVISION: revision,
+                "operating.podopslifecycle.kusionstack.io/collaset": "1",
+                "operate.podopslifecycle.kusionstack.io/collaset": "1",
+            });
+            pod["metadata"]["labels"] = labels;
+            pod["status"] = json!({ "containerStatuses": [{
+                "name": "web", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "state": { "waiting": { "reason": reason } },
+            }] });
+        }
+        serde_json::from_value(pod).unwrap()
+    }
+
+    /// Tree of `web` with the status of the rollout before.
+    fn tree_of(pods: Vec<Pod>) -> Vec<String> {
+        let set = json!({
+            "metadata": { "name": "web", "namespace": "default", "uid": "1" },
+            "spec": { "replicas": 3, "selector": {}, "template": {} },
+            "status": {
+                "updatedRevision": "new", "availableReplicas": 3, "updatedAvailableReplicas": 3,
+                "conditions": [{ "type": "Progressing", "status": "True", "reason": COMPLETE }],
+            },
+        });
+        let facts = Facts {
+            sets: vec![serde_json::from_value(set).unwrap()],
+            pods: pods.into_iter().map(Arc::new).collect(),
+            ..Facts::default()
+        };
+        lines(&tree(&facts, "web").unwrap(), 100)
+    }
+
+    #[test]
+    fn the_header_counts_the_pods_below_it() {
+        let creating = owned("new", Some("ContainerCreating"));
+        let broken = owned("new", Some("ImagePullBackOff"));
+        let lines = tree_of(vec![owned("new", None), creating, broken]);
+        assert_eq!(lines[0], "collaset/web  Updating");
+        assert!(lines[1].ends_with("  3 of 3 updated, 1 available"), "{lines:#?}");
+        assert!(
+            lines.iter().any(|line| line.contains("… web-new-containercreating")),
+            "{lines:#?}"
+        );
+        assert!(lines.iter().any(|line| line.contains("✖ web-new-imagepullbackoff")), "{lines:#?}");
+        let lines = tree_of(vec![owned("new", None), owned("old", None)]);
+        assert_eq!(lines[0], "collaset/web  RolloutComplete");
+        assert!(lines[1].ends_with("  1 of 3 updated, 2 available"), "{lines:#?}");
     }
 
     #[test]
@@ -235,11 +321,16 @@ mod tests {
             queued(pod);
             (pod.is_in_service, pod.is_ready) = (false, false);
         };
-        assert_eq!(pod(stopped), "✖ web-1  PreCheck    1m12s   not ready   a rule");
+        assert_eq!(pod(stopped), "… web-1  PreCheck    1m12s   not ready   a rule");
         let drained = |pod: &mut PodNode| {
             stopped(pod);
             pod.is_gate_open = false;
         };
-        assert_eq!(pod(drained), "✖ web-1  PreCheck    1m12s   no traffic  a rule");
+        assert_eq!(pod(drained), "… web-1  PreCheck    1m12s   no traffic  a rule");
+        let failed = |pod: &mut PodNode| {
+            drained(pod);
+            pod.has_failed = true;
+        };
+        assert_eq!(pod(failed), "✖ web-1  PreCheck    1m12s   no traffic  a rule");
     }
 }

@@ -22,7 +22,7 @@ const EMPLOYER_KINDS: [&str; 2] = ["--employer-kinds", "PODOPS_EMPLOYER_KINDS"];
 /// Finalizers that only instance-operator removes, once it has run a plan or deleted objects.
 const INSTANCE_FINALIZERS: [&str; 2] = ["kudo.dev.instance.cleanup", "kudo.dev/cluster-objects"];
 
-/// What happens to the Pods of CollaSets.
+/// Action on the Pods of CollaSets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Workloads {
     /// They run on, without an owner.
@@ -31,7 +31,7 @@ pub enum Workloads {
     Delete,
 }
 
-/// Why nothing can be uninstalled.
+/// Reasons for which an uninstallation is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Nothing would delete the Pods.
@@ -53,7 +53,8 @@ pub enum Refusal {
     GateInTemplate(String),
     /// Its objects are those of Kuperator, too.
     #[error(
-        "{0} is one of Kuperator, whose CollaSets and CRDs are the same; delete the operators of          Podops with kubectl, or remove Kuperator first"
+        "{0} is one of Kuperator, whose CollaSets and CRDs are the same; delete the operators of \
+         Podops with kubectl, or remove Kuperator first"
     )]
     Kuperator(String),
     /// The finalizers of employers of other kinds would stay.
@@ -73,7 +74,7 @@ pub enum Refusal {
         /// Number of Instances.
         count: usize,
     },
-    /// It is not known whether its operators have stopped.
+    /// A Deployment is in another namespace, so the state of its operators is unknown.
     #[error("{object} is not in namespace {namespace}; use --operator-namespace")]
     OtherNamespace {
         /// The Deployment.
@@ -83,7 +84,7 @@ pub enum Refusal {
     },
 }
 
-/// What comes next.
+/// State of a stage of an uninstallation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// These steps.
@@ -94,11 +95,12 @@ pub enum Next {
     Done,
 }
 
-/// Returns what comes next.
+/// Returns the state of the first stage that is not done.
 ///
 /// # Errors
 ///
-/// [`Refusal`] if it would strand Pods.
+/// [`Refusal`] if the uninstallation would leave Pods, finalizers or readiness gates without an
+/// operator.
 pub fn next(installation: &Installation, workloads: Workloads) -> Result<Next, Refusal> {
     let stages = stages(installation, workloads)?;
     Ok(stages.into_iter().find(|stage| *stage != Next::Done).unwrap_or(Next::Done))

@@ -1,5 +1,5 @@
-//! Decisions on delete and eviction requests: which are allowed, what starts the graceful deletion
-//! of a Pod, and how the others are denied.
+//! Decisions on delete and eviction requests: requests to allow, requests that start the graceful
+//! deletion of a Pod, and messages of denials.
 
 pub mod budget;
 pub mod decision;

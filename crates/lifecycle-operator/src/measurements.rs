@@ -1,5 +1,5 @@
-//! What one write adds to the metrics: operations that started and ended, and how long each stage
-//! took. Pure.
+//! Measurements of one write for the metrics: operations that started and ended, and the duration
+//! of each stage. Pure.
 
 use jiff::Timestamp;
 use podops_api::{
@@ -166,8 +166,8 @@ pub fn in_progress(
 }
 
 /// Stages that ended without a write of this operator: the component fast-operate ends Preparing
-/// within the write that releases the Pod. `known` is what the operator knew before it observed these
-/// labels.
+/// within the write that releases the Pod. `known` are the operations as this operator knew them
+/// before it observed these labels.
 #[must_use]
 pub fn ended_by_others(
     known: &[OperationInProgress],

@@ -53,7 +53,7 @@ const REPORT_DELAY: SignedDuration = SignedDuration::from_millis(500);
 /// Upper bound for the steps of one plan; far more than any Pod needs.
 const STEPS_MAX: usize = 1000;
 
-/// Changes to one Pod, and what its operations wait for.
+/// Changes to one Pod, and the waits of its operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Labels to set or remove.
@@ -64,7 +64,7 @@ pub struct Plan {
     pub gate_open: Option<bool>,
     /// Remaining expected finalizers by employer, if those of dirty employers are removed.
     pub expected_finalizers: Option<BTreeMap<String, String>>,
-    /// Whether to delete the Pod; the plan then contains nothing else.
+    /// True if the Pod is to be deleted; the plan then contains nothing else.
     pub delete: bool,
     /// Operations that wait for another party.
     pub waits: Vec<Wait>,

@@ -53,19 +53,19 @@ pub struct PodView {
     pub expected_finalizers: Result<BTreeMap<String, String>, InvalidAvailableConditions>,
     /// Employers in `expected_finalizers` that do not exist or do not select this Pod.
     pub dirty_employers: BTreeSet<String>,
-    /// Whether the spec declares the readiness gate.
+    /// True if the spec declares the readiness gate.
     pub has_readiness_gate: bool,
     /// Status of the readiness gate's condition; `None` if the Pod does not have it yet.
     pub gate_open: Option<bool>,
-    /// Whether the condition `Ready` is True.
+    /// True if the condition `Ready` is True.
     pub ready: bool,
-    /// Whether the condition `ContainersReady` is True.
+    /// True if the condition `ContainersReady` is True.
     pub containers_ready: bool,
     /// Creation time of the Pod.
     pub created: Timestamp,
-    /// Whether the Pod is bound to a node.
+    /// True if the Pod is bound to a node.
     pub scheduled: bool,
-    /// Whether the Pod has a deletion timestamp.
+    /// True if the Pod has a deletion timestamp.
     pub deleting: bool,
     /// Checkers for which gate labels are added if the Pod is new.
     pub checkers: Vec<String>,

@@ -14,7 +14,7 @@ const GATE_MESSAGE: &str = "updated by PodOpsLifecycle";
 /// Returns the write that applies a plan; `None` if nothing changes.
 ///
 /// Labels and condition change in one request to `pods/status`, so that no client observes one
-/// without the other. The write is conditional on what the plan depends on: see [`unchanged`].
+/// without the other. The write is conditional on the input of the plan: see [`unchanged`].
 #[must_use]
 pub fn render(plan: &Plan, pod: &SlimPod, now: Timestamp) -> Option<Write> {
     let identity = pod.identity();
@@ -50,9 +50,9 @@ pub fn render(plan: &Plan, pod: &SlimPod, now: Timestamp) -> Option<Write> {
 const AVAILABLE_CONDITIONS: [&str; 3] =
     ["metadata", "annotations", well_known::AVAILABLE_CONDITIONS];
 
-/// Starts a patch that applies only while everything that a plan depends on is as observed: UID,
-/// labels, finalizers, expected finalizers, deletion and the readiness gate's condition. What the
-/// kubelet writes is not tested, so that a write does not conflict with it.
+/// Starts a patch that applies only while the plan's input is as observed: UID, labels, finalizers,
+/// expected finalizers, deletion and the readiness gate's condition. Fields that the kubelet writes
+/// are not tested, so that a write does not conflict with the kubelet's.
 fn unchanged(pod: &SlimPod, identity: &Identity) -> JsonPatch {
     let metadata = &pod.metadata;
     let mut patch = JsonPatch::default()
@@ -105,7 +105,7 @@ fn gate_condition(open: bool, now: Timestamp) -> Value {
 
 /// Returns the write that adds a label which requests the Pod's deletion or replacement.
 ///
-/// It is conditional on the UID only: the label requests the same whatever else the Pod has become.
+/// Conditional on the UID only: the request is the same for any other state of the Pod.
 #[must_use]
 pub fn render_request(label: &str, pod: &Identity, now: Timestamp) -> Write {
     let body = json!({ "metadata": { "uid": pod.uid, "labels": { label: nanos(now) } } });

@@ -1,4 +1,4 @@
-//! Traces of operations: the annotations that hold them, and the spans of what a write ended. Pure.
+//! Traces of operations: the annotations that hold them, and the spans that a write ended. Pure.
 
 use std::collections::BTreeMap;
 

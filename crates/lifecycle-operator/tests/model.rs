@@ -72,7 +72,7 @@ struct World {
     cache: Pod,
     /// The stale instance's planned write.
     pending_write: Option<PendingWrite>,
-    /// Whether the load balancer sends traffic to the Pod.
+    /// True while the load balancer sends traffic to the Pod.
     in_traffic: bool,
     /// Grants by the checker, as operation ID and `<instance> <type>`.
     grants: BTreeSet<(OperationId, String)>,
@@ -141,7 +141,7 @@ enum Disabled {
 }
 
 struct Lifecycle {
-    /// Whether the Pod has a checker's gate.
+    /// True if the Pod has a checker's gate.
     checked: bool,
     disabled: Disabled,
     /// Number of requests per operation.

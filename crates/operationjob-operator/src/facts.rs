@@ -12,9 +12,9 @@ pub const OWNER: &str = "Owner";
 pub const INSTANCE: &str = "InstanceID";
 /// How the operation is carried out.
 pub const METHOD: &str = "Method";
-/// What the operation waits for.
+/// Event for which the operation waits.
 pub const WAITING: &str = "Waiting";
 /// `true` once a failed or cancelled operation has left the Pod.
 pub const RELEASED: &str = "Released";
-/// Why a new Pod of a replacement is not replaced itself.
+/// Reason for which a new Pod of a replacement is not replaced itself.
 pub const NOT_ALLOWED: &str = "NotAllowedToReplaceNewPod";

@@ -1,5 +1,5 @@
-//! Metrics that only operationjob-operator exports, as a table, and what a status adds to them.
-//! `shell::metrics` registers them.
+//! Metrics that only operationjob-operator exports, as a table, and the measurements of a new
+//! status. `shell::metrics` registers them.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub(crate) const JOB_DURATION: Metric = Metric::histogram(
 /// The metrics of this operator.
 pub const METRICS: [&Metric; 3] = [&JOBS, &TARGETS, &JOB_DURATION];
 
-/// What a new status adds to the metrics.
+/// Measurements that a new status adds to the metrics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measurements {
     /// Number of targets that finished, by result.

@@ -2,7 +2,7 @@
 //! and the time in, a [`Plan`] out.
 //!
 //! The start of an operation is recorded in the stored status before its Pod is changed, so that a
-//! restarted operator knows what it has begun, and on which Pod.
+//! restarted operator knows the operations in progress and their Pods.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ use target::TargetState;
 /// Maximum number of targets whose operation starts in one plan.
 const TARGETS_PER_PLAN: usize = 100;
 
-/// What one reconcile changes.
+/// Changes of one reconcile.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Changes of targets.

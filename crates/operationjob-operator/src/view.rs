@@ -38,11 +38,11 @@ pub struct Observed {
     pub pods: BTreeMap<PodName, Arc<PodView>>,
     /// Other Pods of the owners of targets, which may have taken over from one.
     pub successors: Vec<Arc<PodView>>,
-    /// Targets of which the API server has no Pod under control, with what it has instead.
+    /// Targets without a Pod under control in the API server, with the reason.
     pub missing: BTreeMap<PodName, Missing>,
 }
 
-/// What the API server has instead of a target under control.
+/// Reason for which a target has no Pod under control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// No Pod of this name.
@@ -85,7 +85,7 @@ pub struct Owner {
     pub uid: Uid,
 }
 
-/// Container of a Pod: its spec and what the kubelet reports.
+/// Container of a Pod: its spec and the state that the kubelet reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerView {
     /// Name of the container.

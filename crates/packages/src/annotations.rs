@@ -1,20 +1,20 @@
-//! Annotations of objects in templates: which condition makes the object healthy, and which fields are left to other
-//! clients, such as `spec.replicas` to an autoscaler.
+//! Annotations of objects in templates: conditions of health, and fields left to other clients,
+//! such as `spec.replicas` to an autoscaler.
 
 use podops_expressions::{Expression, OBJECT};
 use serde_json::Value;
 
-/// Annotation with the expression that is true once the object is healthy.
+/// Annotation with the expression that is true if the object is healthy.
 pub const HEALTHY_WHEN: &str = "kudo.dev/healthy-when";
-/// Annotation with the expression that is true once the object never becomes healthy.
+/// Annotation with the expression that is true if the object can never become healthy.
 pub const FAILED_WHEN: &str = "kudo.dev/failed-when";
-/// Annotation with the paths of fields that are not sent, separated by commas.
+/// Annotation with the comma-separated paths of fields that are not sent.
 pub const LEAVE: &str = "kudo.dev/leave";
 
-/// Fields without which it would be another object.
+/// Fields that identify the object.
 const IDENTITY: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// Returns why the annotations of an object are invalid; `None` if they are not.
+/// Returns the error of an object's annotations; `None` if the annotations are valid.
 #[must_use]
 pub fn invalid(object: &Value) -> Option<String> {
     let mut expressions = [HEALTHY_WHEN, FAILED_WHEN].into_iter();
@@ -31,8 +31,8 @@ fn invalid_path(object: &Value) -> Option<String> {
     Some(format!("annotation {LEAVE}: {path:?} is no path of a field, such as spec.replicas"))
 }
 
-/// Removes the fields that the annotation [`LEAVE`] of an object names. Paths that [`invalid`] reports are
-/// not removed.
+/// Removes the fields in the annotation [`LEAVE`] of an object. Paths that [`invalid`] reports are
+/// skipped.
 pub fn remove_left_fields(object: &mut Value) {
     let paths = left_paths(object).filter(|path| is_content(path));
     let paths: Vec<(String, String)> = paths
@@ -48,19 +48,19 @@ pub fn remove_left_fields(object: &mut Value) {
     }
 }
 
-/// Parts of the paths that the annotation [`LEAVE`] of an object names.
+/// Returns the parts of each path in the annotation [`LEAVE`] of an object.
 fn left_paths(object: &Value) -> impl Iterator<Item = Vec<&str>> {
     let paths = annotation(object, LEAVE).unwrap_or_default().split(',').map(str::trim);
     paths.filter(|path| !path.is_empty()).map(|path| path.split('.').collect())
 }
 
-/// Returns whether a path is that of a field of the object's content.
+/// Returns true if the path is a field of the object's content.
 fn is_content(path: &[&str]) -> bool {
     let is_field = |part: &&str| !part.is_empty() && !part.contains(['[', ']', '/']);
     path.len() > 1 && !IDENTITY.contains(&path[0]) && path.iter().all(is_field)
 }
 
-/// Returns an annotation; `None` if there is none.
+/// Returns an annotation; `None` if the annotation is missing.
 #[must_use]
 pub fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object.pointer("/metadata/annotations")?.get(key)?.as_str()

@@ -1,4 +1,4 @@
-//! Packages as gzipped tar archives, whose bytes depend only on their content.
+//! Packages as gzipped tar archives; equal files give equal bytes.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "any other entry is refused")]
 
@@ -12,19 +12,19 @@ use tar::{Archive, Builder, EntryType, Header};
 
 use crate::package::Files;
 
-/// Largest content of an archive, in bytes; objects of a cluster have at most 1.5 MB.
+/// Maximum size of an archive's content, in bytes; objects in a cluster have at most 1.5 MB.
 const SIZE_MAX: u64 = 32 << 20;
-/// Largest archive before it is compressed: with headers, which long paths make larger.
+/// Maximum size before compression, with headers, which grow with long paths.
 const ARCHIVE_MAX: u64 = 2 * SIZE_MAX;
-/// Most files of an archive.
+/// Maximum number of files in an archive.
 const FILES_MAX: usize = 10_000;
 /// Mode of all files.
 const MODE: u32 = 0o644;
 
-/// Why an archive cannot be read or written.
+/// Error of reading or writing an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It is no gzipped tar archive.
+    /// The bytes are not a gzipped tar archive.
     #[error("no archive of a package")]
     Malformed(#[from] io::Error),
     /// An entry has a path outside of the package.
@@ -35,7 +35,7 @@ pub enum Error {
     Kind {
         /// Path of the entry.
         path: String,
-        /// What it is.
+        /// Kind of the entry.
         kind: EntryKind,
     },
     /// Two entries have the same path.
@@ -46,12 +46,12 @@ pub enum Error {
     Limit(&'static str),
 }
 
-/// What an entry of an archive is, if it is no file.
+/// Kind of an entry that is not allowed in a package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A symbolic or hard link.
     Link,
-    /// A device, pipe or something else.
+    /// A device, pipe or other special file.
     Special,
 }
 
@@ -64,11 +64,11 @@ impl fmt::Display for EntryKind {
     }
 }
 
-/// Writes an archive: regular files in the order of their paths, of root, without times.
+/// Writes an archive: regular files owned by root, ordered by path, without times.
 ///
 /// # Errors
 ///
-/// [`Error`] if it would not be read again: a path does not fit, or the files exceed a limit.
+/// [`Error`] if [`read`] would reject the archive: a path is invalid, or the files exceed a limit.
 pub fn write(files: &Files) -> Result<Vec<u8>, Error> {
     if files.len() > FILES_MAX {
         return Err(Error::Limit("10000 files"));
@@ -99,7 +99,7 @@ pub fn write(files: &Files) -> Result<Vec<u8>, Error> {
 ///
 /// # Errors
 ///
-/// [`Error`] if it is malformed, too large, or has entries that are no files of a package.
+/// [`Error`] if the archive is malformed or too large, or has entries that are not allowed.
 pub fn read(archive: &[u8]) -> Result<Files, Error> {
     let content = GzDecoder::new(archive).take(ARCHIVE_MAX);
     let mut archive = Archive::new(content);
@@ -130,14 +130,14 @@ pub fn read(archive: &[u8]) -> Result<Files, Error> {
             return Err(Error::Duplicate(name));
         }
     }
-    // What follows the limit was not read, as if the archive ended there.
+    // The reader ends at the limit, as if the archive ended there.
     if archive.into_inner().limit() == 0 {
         return Err(Error::Limit("64 MiB before it is compressed"));
     }
     Ok(files)
 }
 
-/// Returns a path without the parts that mean nothing, if it stays in the package.
+/// Returns a path without `.` and empty parts; [`Error::Path`] if the path leaves the package.
 fn relative(path: &str) -> Result<String, Error> {
     let parts: Vec<&str> = path.split('/').collect();
     if path.starts_with('/') || parts.contains(&"..") || path.contains('\\') {
@@ -158,12 +158,12 @@ mod tests {
         entries.map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec())).into()
     }
 
-    /// An archive with one entry.
+    /// Returns an archive with one entry.
     fn archive(kind: EntryType, path: &str, content: &[u8]) -> Vec<u8> {
         let mut header = Header::new_ustar();
         header.set_entry_type(kind);
         header.set_size(content.len() as u64);
-        // The crate refuses such a path in its own functions.
+        // The crate's own functions reject such a path.
         header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
         header.set_cksum();
         let mut builder = Builder::new(Vec::new());

@@ -1,4 +1,4 @@
-//! A package as the objects that a cluster stores: Operator and OperatorVersion.
+//! Converts a package to the objects in the cluster: Operator and OperatorVersion.
 
 use go_template::Failure;
 use k8s_openapi::{api::core::v1::ObjectReference, apimachinery::pkg::apis::meta::v1::ObjectMeta};
@@ -29,7 +29,7 @@ pub fn operator(package: &Package) -> Operator {
 ///
 /// # Errors
 ///
-/// [`Failure`] if a default is nested too deep.
+/// [`Failure`] if a default is nested too deeply or exceeds a limit.
 pub fn operator_version(package: &Package) -> Result<OperatorVersion, Failure> {
     let manifest = &package.operator;
     let parameters = package.parameters.parameters.iter().map(parameter);
@@ -74,8 +74,8 @@ fn parameter(parameter: &PackageParameter) -> Result<Parameter, Failure> {
     })
 }
 
-/// Returns the default as text. Without one, an array or map has the default null, as packages expect;
-/// a sensitive parameter has none.
+/// Returns the default as text. Without a default, an array or map has the default null, as
+/// packages expect, unless the parameter is sensitive.
 fn default(parameter: &PackageParameter) -> Result<Option<String>, Failure> {
     let has_value = !parameter.default.is_null();
     let is_structured = STRUCTURED.contains(&parameter.value_type.as_str());
@@ -85,7 +85,7 @@ fn default(parameter: &PackageParameter) -> Result<Option<String>, Failure> {
     Ok(None)
 }
 
-/// Returns a value as the text that an OperatorVersion has.
+/// Returns a value in the text format of an OperatorVersion.
 fn text(value: &Value, value_type: &str) -> Result<String, Failure> {
     if STRUCTURED.contains(&value_type) {
         go_template::yaml_text(value)
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use crate::manifest::ParametersManifest;
 
-    /// The parameter of this text in `params.yaml`.
+    /// Returns the parameter with these fields in `params.yaml`.
     fn converted(fields: &str) -> Parameter {
         let text = format!("parameters:\n- {{name: P, {fields}}}\n");
         let manifest = ParametersManifest::read(&text).unwrap();

@@ -1,8 +1,8 @@
 //! Packages of KUDO (`kudo.dev/v1beta1`). Pure: no API server, no files, no clock.
 //!
-//! The files of a package become a [`Package`](package::Package), which is [verified](verify::verify)
-//! and becomes the objects that a cluster stores ([`convert`]). An instance renders its templates with
-//! [`go_template`].
+//! The files of a package are read as a [`Package`](package::Package), which is
+//! [verified](verify::verify) and converted to the objects in the cluster ([`convert`]). An
+//! Instance renders its templates with [`go_template`].
 
 pub mod annotations;
 pub mod archive;

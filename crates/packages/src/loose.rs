@@ -1,5 +1,5 @@
-//! Reads JSON into typed fields as KUDO does: where a text is expected, a number or boolean becomes its
-//! text, and null is the empty value. Names of fields must have the case that they are documented with.
+//! Deserializes JSON as KUDO does: for a string field, a number or boolean becomes its text, and
+//! null is the empty value. Field names are case-sensitive.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "any other value is read as it is")]
 
@@ -12,11 +12,11 @@ use serde_json::{Error, Map, Value};
 
 use crate::yaml;
 
-/// Reads a value.
+/// Deserializes a value.
 ///
 /// # Errors
 ///
-/// If a field has another type.
+/// If a field has the wrong type.
 pub(crate) fn read<T: for<'de> Deserialize<'de>>(value: &Value) -> Result<T, Error> {
     T::deserialize(Loose(value))
 }

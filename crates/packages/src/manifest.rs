@@ -1,4 +1,4 @@
-//! The two files that describe a package: `operator.yaml` and `params.yaml`.
+//! Manifests of a package: `operator.yaml` and `params.yaml`.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use serde_json::Value;
 
 use crate::{loose, yaml};
 
-/// The API version of both files.
+/// API version of both files.
 pub const API_VERSION: &str = "kudo.dev/v1beta1";
 
-/// Why a file of a package is not read.
+/// Error of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It is no YAML.
+    /// The file is not YAML.
     #[error(transparent)]
     Yaml(#[from] yaml::Error),
-    /// A field has another type.
+    /// A field is invalid.
     #[error("{0}")]
     Field(String),
-    /// It is of another version.
+    /// The API version is not supported.
     #[error("expecting supported API version {API_VERSION} but got {0}")]
     ApiVersion(String),
 }
@@ -36,7 +36,7 @@ pub struct OperatorManifest {
     api_version: String,
     /// Name of the operator.
     pub name: String,
-    /// What the operator is for.
+    /// Description of the operator.
     pub description: String,
     /// Version of the operator.
     pub operator_version: String,
@@ -44,19 +44,19 @@ pub struct OperatorManifest {
     pub app_version: String,
     /// Version of KUDO that the package was written for.
     pub kudo_version: String,
-    /// Oldest version of Kubernetes that the operator runs on.
+    /// Minimum version of Kubernetes.
     pub kubernetes_version: String,
-    /// Who maintains the operator.
+    /// Maintainers of the operator.
     pub maintainers: Vec<Maintainer>,
     /// Web page of the operator.
     pub url: String,
-    /// What the steps of plans do.
+    /// Tasks that steps run.
     pub tasks: Vec<Task>,
     /// Plans by name.
     pub plans: BTreeMap<String, InstancePlan>,
     /// Template of the Namespace to install into.
     pub namespace_manifest: String,
-    /// What the file has, or lacks, hardly by intent.
+    /// Probable mistakes in the file.
     #[serde(skip)]
     pub warnings: Vec<String>,
 }
@@ -66,7 +66,7 @@ pub struct OperatorManifest {
 #[serde(rename_all = "camelCase", default, expecting = "a mapping with the fields of params.yaml")]
 pub struct ParametersManifest {
     api_version: String,
-    /// Groups of parameters, for people.
+    /// Groups of parameters, for display.
     pub groups: Vec<ParameterGroup>,
     /// Parameters, in the order of the file.
     pub parameters: Vec<PackageParameter>,
@@ -78,9 +78,9 @@ pub struct ParametersManifest {
 pub struct ParameterGroup {
     /// Name of the group.
     pub name: String,
-    /// Name for people.
+    /// Display name.
     pub display_name: String,
-    /// What its parameters are for.
+    /// Description of the group.
     pub description: String,
     /// Position among the groups.
     pub prio: f64,
@@ -92,40 +92,40 @@ pub struct ParameterGroup {
 pub struct PackageParameter {
     /// Name of the parameter.
     pub name: String,
-    /// Name for people.
+    /// Display name.
     pub display_name: String,
-    /// What the parameter is for.
+    /// Description of the parameter.
     pub description: String,
-    /// Whether an Instance needs a value; true if absent.
+    /// True if an Instance needs a value; defaults to true.
     pub required: Option<bool>,
-    /// Value of instances that set none; null if there is no default.
+    /// Value of Instances that do not set the parameter; null without a default.
     pub default: Value,
     /// Plan that runs when the value changes.
     pub trigger: String,
     /// Type of the value.
     #[serde(rename = "type")]
     pub value_type: String,
-    /// Whether the value of an Instance cannot be changed; false if absent.
+    /// True if the value of an Instance cannot be changed; defaults to false.
     pub immutable: Option<bool>,
-    /// The only values that are allowed.
+    /// Allowed values; `None` allows any.
     #[serde(rename = "enum")]
     pub allowed_values: Option<Vec<Value>>,
-    /// Whether the value is a secret. Not KUDO's.
+    /// True if the value is a secret. Podops extension.
     pub sensitive: bool,
-    /// Name of a group.
+    /// Name of the group.
     pub group: String,
-    /// Whether it is for advanced users only.
+    /// True if the parameter is for advanced users only.
     pub advanced: bool,
-    /// How to choose a value.
+    /// Hint for choosing a value.
     pub hint: String,
 }
 
 impl OperatorManifest {
-    /// Reads `operator.yaml`.
+    /// Parses `operator.yaml`.
     ///
     /// # Errors
     ///
-    /// [`Error`] if it is not valid.
+    /// [`Error`] if the manifest is invalid.
     pub fn read(text: &str) -> Result<Self, Error> {
         let value = yaml::read(text)?;
         check_strategies(&value)?;
@@ -135,7 +135,8 @@ impl OperatorManifest {
     }
 }
 
-/// Versions that are numbers in YAML, so that 1.10 is 1.1, and plans and phases without a strategy.
+/// Warns about versions that YAML parses as numbers, such as 1.10 as 1.1, and about plans and
+/// phases without a strategy.
 fn warnings(operator: &Value) -> Vec<String> {
     let versions = ["operatorVersion", "appVersion", "kubernetesVersion", "kudoVersion"];
     let numbers = versions.into_iter().filter(|field| operator[*field].is_number());
@@ -158,7 +159,8 @@ fn warnings(operator: &Value) -> Vec<String> {
     warnings
 }
 
-/// Strategies are read leniently, so that a cluster with an unknown one still has its plans.
+/// Rejects unknown strategies. The API type accepts unknown strategies, so that existing plans can
+/// be read.
 fn check_strategies(operator: &Value) -> Result<(), Error> {
     let plans = operator["plans"].as_object().into_iter().flatten();
     for (name, plan) in plans {
@@ -177,11 +179,11 @@ fn check_strategies(operator: &Value) -> Result<(), Error> {
 }
 
 impl ParametersManifest {
-    /// Reads `params.yaml`.
+    /// Parses `params.yaml`.
     ///
     /// # Errors
     ///
-    /// [`Error`] if it is not valid.
+    /// [`Error`] if the manifest is invalid.
     pub fn read(text: &str) -> Result<Self, Error> {
         let manifest: Self = typed(&yaml::read(text)?)?;
         check_version(&manifest.api_version)?;
@@ -189,11 +191,11 @@ impl ParametersManifest {
     }
 }
 
-/// Reads a YAML text into typed fields, as KUDO does; an empty one has their defaults.
+/// Parses YAML into typed fields, as KUDO does; an empty text gives the defaults.
 ///
 /// # Errors
 ///
-/// [`Error`] if it is no YAML, or a field has another type.
+/// [`Error`] if the text is not YAML, or a field has the wrong type.
 pub fn read<T: for<'de> Deserialize<'de>>(text: &str) -> Result<T, Error> {
     typed(&yaml::read(text)?)
 }

@@ -1,20 +1,20 @@
-//! A package: its manifests and templates, from its files.
+//! Reads the manifests and templates of a package.
 
 use std::collections::BTreeMap;
 
 use crate::manifest::{self, OperatorManifest, ParametersManifest};
 
-/// File that describes the operator.
+/// Manifest of the operator.
 pub const OPERATOR_FILE: &str = "operator.yaml";
-/// File that describes the parameters.
+/// Manifest of the parameters.
 pub const PARAMETERS_FILE: &str = "params.yaml";
-/// Start of the names of folders with templates.
+/// Prefix of the folders with templates.
 const TEMPLATES: &str = "templates";
 
 /// Files by their path from the root of the package.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// An operator as a package describes it.
+/// Content of a package.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Package {
     /// `operator.yaml`.
@@ -25,7 +25,7 @@ pub struct Package {
     pub templates: BTreeMap<String, String>,
 }
 
-/// Why files are no package.
+/// Error of reading a package.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A file is missing.
@@ -36,21 +36,21 @@ pub enum Error {
     File {
         /// Path of the file.
         file: String,
-        /// Why it cannot be read.
+        /// Cause.
         source: manifest::Error,
     },
-    /// A file is no text.
+    /// A file is not UTF-8.
     #[error("{0} is not UTF-8")]
     NotText(String),
 }
 
 impl Package {
-    /// Reads a package. Files that are neither manifests nor templates are ignored, so that packages on
-    /// which it depends can be in it.
+    /// Reads a package. Files other than manifests and templates are ignored, because a package may
+    /// contain its dependencies.
     ///
     /// # Errors
     ///
-    /// [`Error`] if a manifest is missing, or a file cannot be read.
+    /// [`Error`] if a manifest is missing, or a file is invalid.
     pub fn read(files: &Files) -> Result<Self, Error> {
         let operator = manifest(files, OPERATOR_FILE, OperatorManifest::read)?;
         let parameters = manifest(files, PARAMETERS_FILE, ParametersManifest::read)?;
@@ -63,7 +63,7 @@ impl Package {
         Ok(Self { operator, parameters, templates })
     }
 
-    /// Returns the name of the OperatorVersion, of which the versions are part.
+    /// Returns the name of the OperatorVersion, which contains the versions.
     #[must_use]
     pub fn operator_version_name(&self) -> String {
         let OperatorManifest { name, app_version, operator_version, .. } = &self.operator;
@@ -82,8 +82,8 @@ impl Package {
     }
 }
 
-/// Returns the name of the OperatorVersion of an operator with these versions; that of the application may
-/// be empty.
+/// Returns the name of the OperatorVersion of an operator with these versions; `app_version` may be
+/// empty.
 #[must_use]
 pub fn operator_version_name(operator: &str, app_version: &str, operator_version: &str) -> String {
     if app_version.is_empty() {
@@ -107,8 +107,8 @@ fn text<'a>(path: &str, content: &'a [u8]) -> Result<&'a str, Error> {
     str::from_utf8(content).map_err(|_| Error::NotText(path.to_owned()))
 }
 
-/// Returns the name of the template in a file: what follows the last `templates/`. As in KUDO, the
-/// folder only has to begin with that text, and the file name to contain `.yaml`.
+/// Returns the name of the template in a file: the path after the last `templates/`. As in KUDO,
+/// the folder only has to begin with `templates`, and the file name to contain `.yaml`.
 fn template_name(path: &str) -> Option<&str> {
     let (folder, file) = path.rsplit_once('/')?;
     if !folder.starts_with(TEMPLATES) || !file.contains(".yaml") {

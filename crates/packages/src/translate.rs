@@ -1,7 +1,7 @@
-//! Objects of API versions that servers no longer have, as objects of their successors.
+//! Translates objects of API versions that Kubernetes removed to their successors.
 //!
-//! Seven of the 14 community packages have such objects. A translation that would change what the object
-//! does is refused instead.
+//! Seven of the 14 community packages have such objects. A translation that would change the
+//! behaviour of an object is refused.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "fields of any other type stay as they are")]
 
@@ -14,25 +14,25 @@ use serde_json::{Map, Value, json};
 
 use self::fields::{default, object, objects};
 
-/// Why an object has no successor.
+/// Error of a translation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Kubernetes has no such kind any more.
+    /// Kubernetes removed the kind.
     #[error("{0} is no longer served, and has no successor")]
     NoSuccessor(String),
-    /// The successor would do something else.
+    /// The successor would behave differently.
     #[error("{kind} {name}: {reason}")]
     Refused {
         /// API version and kind.
         kind: String,
         /// Name of the object.
         name: String,
-        /// Why.
+        /// Reason of the refusal.
         reason: &'static str,
     },
 }
 
-/// Translation that took place.
+/// Translation of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translated {
     /// API version and kind before.
@@ -43,12 +43,12 @@ pub struct Translated {
 
 type Change = fn(&mut Value) -> Result<(), &'static str>;
 
-/// A kind whose API version is gone.
+/// Successor of kinds whose API version was removed.
 struct Successor {
     from: &'static [&'static str],
     kinds: &'static [&'static str],
     to: &'static str,
-    /// What changes beside the API version.
+    /// Changes besides the API version.
     change: Change,
 }
 
@@ -115,16 +115,16 @@ const fn successor(
     Successor { from, kinds, to, change }
 }
 
-/// Kinds that Kubernetes removed.
+/// Kinds without a successor.
 const REMOVED: [(&str, &str); 2] =
     [("policy/v1beta1", "PodSecurityPolicy"), ("extensions/v1beta1", "PodSecurityPolicy")];
 
-/// Metadata of objects and of the Pods of workloads.
+/// Paths of the metadata of objects and Pod templates.
 const METADATA: [&str; 3] =
     ["/metadata", "/spec/template/metadata", "/spec/jobTemplate/spec/template/metadata"];
 
-/// Removes what Kubernetes 1.16 removed from metadata: servers ignored it, and server-side apply rejects
-/// it.
+/// Removes `initializers`, which Kubernetes 1.16 removed from metadata: servers ignored the field,
+/// and server-side apply rejects it.
 fn remove_initializers(object: &mut Value) {
     for path in METADATA {
         if let Some(metadata) = object.pointer_mut(path).and_then(Value::as_object_mut) {
@@ -133,12 +133,12 @@ fn remove_initializers(object: &mut Value) {
     }
 }
 
-/// Translates an object if its API version is gone, or fields of it are. Returns what was done to its
-/// version.
+/// Translates an object if its API version was removed, and removes obsolete metadata. Returns the
+/// old and new version; `None` if the version is not translated.
 ///
 /// # Errors
 ///
-/// [`Error`] if it has no successor, or one that does something else.
+/// [`Error`] if the object has no successor, or the successor would behave differently.
 pub fn translate(object: &mut Value) -> Result<Option<Translated>, Error> {
     remove_initializers(object);
     let version = object["apiVersion"].as_str().unwrap_or_default().to_owned();
@@ -177,7 +177,7 @@ fn budget(budget: &mut Value) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Subjects of the first version have an API version instead of a group.
+/// Subjects in `v1alpha1` have an API version instead of an API group.
 #[expect(clippy::unnecessary_wraps, reason = "the signature of changes")]
 fn role(role: &mut Value) -> Result<(), &'static str> {
     for subject in objects(role, "subjects") {
@@ -185,7 +185,7 @@ fn role(role: &mut Value) -> Result<(), &'static str> {
             let is_account = subject.get("kind").is_some_and(|kind| kind == "ServiceAccount");
             let group = if is_account { "" } else { "rbac.authorization.k8s.io" };
             default(subject, "apiGroup", json!(group));
-            // It meant every user.
+            // The User `*` meant every user.
             let is_user = subject.get("kind").is_some_and(|kind| kind == "User");
             if is_user && subject.get("name").is_some_and(|name| name == "*") {
                 subject.insert("kind".to_owned(), json!("Group"));
@@ -196,8 +196,8 @@ fn role(role: &mut Value) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The defaults of the older version, where the newer has others: the selector was that of the template's
-/// labels, and updates and their limits were others.
+/// Sets defaults that differ between the versions: the selector was that of the template's labels,
+/// and the update strategy and its limits were different.
 #[expect(clippy::unnecessary_wraps, reason = "the signature of changes")]
 fn workload(workload: &mut Value) -> Result<(), &'static str> {
     let labels = workload["spec"]["template"]["metadata"]["labels"].clone();
@@ -221,7 +221,8 @@ fn workload(workload: &mut Value) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// A Deployment of the oldest version had no deadline, and took one Pod at a time.
+/// Sets the defaults of `extensions/v1beta1`: no progress deadline, no history limit, and one Pod
+/// at a time.
 fn old_deployment(spec: &mut Map<String, Value>) {
     default(spec, "progressDeadlineSeconds", json!(i32::MAX));
     default(spec, "revisionHistoryLimit", json!(i32::MAX));
@@ -236,7 +237,7 @@ fn old_deployment(spec: &mut Map<String, Value>) {
     }
 }
 
-/// The defaults of the older version, where the newer has others.
+/// Sets the defaults of the older version that the newer version changed.
 fn webhooks(configuration: &mut Value) -> Result<(), &'static str> {
     for webhook in objects(configuration, "webhooks") {
         default(webhook, "failurePolicy", json!("Ignore"));

@@ -1,4 +1,4 @@
-//! Values of parameters: which a type allows.
+//! Values of parameters, and their types.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use serde_json::Value;
 
 use crate::yaml;
 
-/// Texts that Go reads as booleans.
+/// Strings that Go's `strconv.ParseBool` accepts: first those of true, then those of false.
 const BOOLEANS: [&str; 12] =
     ["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"];
 
-/// Why a value is not valid.
+/// Error of a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
-    /// It has another type.
+    /// The value does not have the type of the parameter.
     #[error("type is {value_type:?}, but the value has another type")]
     Type {
         /// Type of the parameter.
         value_type: String,
     },
-    /// It is not one of the allowed values.
+    /// The value is not an allowed value.
     #[error("value is {value:?}, but only allowed values are [{}]", .allowed.join(" "))]
     NotAllowed {
         /// The value.
@@ -30,16 +30,16 @@ pub enum Invalid {
     },
 }
 
-/// What is wrong with the values of a file.
+/// Errors of a parameter file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join(", "))]
 pub struct InvalidFile(Vec<String>);
 
-/// Reads a YAML file with values of parameters. Lists and maps become YAML texts, null is no value.
+/// Parses a YAML file with values of parameters. Lists and maps become YAML text; null is an error.
 ///
 /// # Errors
 ///
-/// [`InvalidFile`] with everything that is wrong.
+/// [`InvalidFile`] with all errors.
 pub fn of_file(text: &str) -> Result<BTreeMap<String, String>, InvalidFile> {
     let invalid = |message: String| InvalidFile(vec![message]);
     let entries = match yaml::read(text).map_err(|error| invalid(error.to_string()))? {
@@ -67,18 +67,18 @@ pub fn of_file(text: &str) -> Result<BTreeMap<String, String>, InvalidFile> {
     if faults.is_empty() { Ok(values) } else { Err(InvalidFile(faults)) }
 }
 
-/// Reads a boolean as Go's `strconv.ParseBool` does.
+/// Parses a boolean as Go's `strconv.ParseBool` does.
 #[must_use]
 pub fn boolean(text: &str) -> Option<bool> {
     let index = BOOLEANS.iter().position(|known| *known == text)?;
     Some(index < BOOLEANS.len() / 2)
 }
 
-/// Checks a value against its type and the allowed values. An empty value has every type.
+/// Checks a value against its type and the allowed values. An empty value is always valid.
 ///
 /// # Errors
 ///
-/// [`Invalid`] if it does not fit.
+/// [`Invalid`] if the value has the wrong type or is not allowed.
 pub fn check(value: &str, value_type: &str, allowed: Option<&[String]>) -> Result<(), Invalid> {
     if value.is_empty() {
         return Ok(());
@@ -89,7 +89,7 @@ pub fn check(value: &str, value_type: &str, allowed: Option<&[String]>) -> Resul
         "boolean" => boolean(value).is_some(),
         "array" => matches!(yaml::read(value), Ok(Value::Array(_) | Value::Null)),
         "map" => matches!(yaml::read(value), Ok(Value::Object(_) | Value::Null)),
-        // Also an unknown type.
+        // Strings and unknown types accept every value.
         _ => true,
     };
     if !fits {
@@ -103,7 +103,7 @@ pub fn check(value: &str, value_type: &str, allowed: Option<&[String]>) -> Resul
     }
 }
 
-/// Base 10, 64 bits, signed.
+/// Returns true for a signed decimal integer of 64 bits.
 fn is_integer(text: &str) -> bool {
     text.parse::<i64>().is_ok()
 }

@@ -1,4 +1,4 @@
-//! Verifies a package: what would fail when it is installed, or when a plan runs.
+//! Verifies a package: finds errors of the installation and of plans.
 
 mod parameter_checks;
 mod parameters;
@@ -39,8 +39,8 @@ pub fn verify(package: &Package) -> Report {
     report
 }
 
-/// Returns why a package cannot be installed at all: tasks that can never run. Less than
-/// [`verify`] finds, because packages with other errors were installed by KUDO.
+/// Returns the errors that prevent an installation: tasks that can never run, and duplicate names.
+/// Fewer than those of [`verify`], because KUDO installs packages with other errors.
 #[must_use]
 pub fn faults(package: &Package) -> Vec<String> {
     let mut faults = tasks::faults(package);

@@ -1,10 +1,10 @@
-//! YAML as KUDO reads it: as version 1.1 by Go's `gopkg.in/yaml.v2`, and then as JSON by
-//! `sigs.k8s.io/yaml`. Packages, parameter files and rendered manifests are read so.
+//! YAML as KUDO parses it: YAML 1.1 of Go's `gopkg.in/yaml.v2`, converted to JSON by
+//! `sigs.k8s.io/yaml`. For packages, parameter files and rendered manifests.
 //!
-//! `yes` is a boolean, `010` is 8, and of two equal keys the later one counts. Documents behind the
-//! first are ignored.
+//! `yes` is a boolean, `010` is 8, and the last of two equal keys wins. Only the first document is
+//! parsed.
 //!
-//! Two differences are known: a tab may precede a key, and a lone `-` in `[-]` is an error.
+//! Known differences: a tab may precede a key, and a lone `-` in `[-]` is an error.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -20,20 +20,20 @@ use serde_json::{Map, Value};
 
 pub use scalar::text;
 
-/// Deepest nesting of lists and maps.
+/// Maximum nesting of lists and maps.
 const MAX_DEPTH: usize = 100;
-/// Most values in a document, aliases expanded.
+/// Maximum number of values in a document, with aliases expanded.
 const MAX_VALUES: usize = 250_000;
-/// Most bytes of texts in a document, aliases expanded.
+/// Maximum number of bytes of strings in a document, with aliases expanded.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Why a text is not read as YAML.
+/// Error of parsing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct Error {
     /// Line, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// Description of the error.
     pub reason: String,
 }
 
@@ -49,7 +49,7 @@ impl From<ScanError> for Error {
     }
 }
 
-/// Reads the first document of a text; null if there is none. Numbers are integers where YAML has
+/// Parses the first document of a text; null if the text is empty. YAML integers become JSON
 /// integers.
 ///
 /// # Errors
@@ -72,16 +72,16 @@ type Events<'a> = Peekable<Parser<'a, StrInput<'a>>>;
 struct Reader<'a> {
     events: Events<'a>,
     anchors: BTreeMap<usize, Anchored>,
-    /// Number of values that may follow.
+    /// Number of values left.
     values_left: usize,
-    /// Bytes of texts that may follow.
+    /// Number of bytes of strings left.
     bytes_left: usize,
-    /// Deepest nesting that was reached since it was set.
+    /// Deepest nesting since the last reset.
     deepest: usize,
     line: usize,
 }
 
-/// Value of an anchor, and what it needs of the limits.
+/// Value of an anchor, with its use of the limits.
 #[derive(Clone)]
 struct Anchored {
     value: Value,
@@ -91,10 +91,10 @@ struct Anchored {
     height: usize,
 }
 
-/// A key of a map.
+/// Key of a map.
 enum Key {
     Name(String),
-    /// `<<`: the entries of the value are those of the map.
+    /// `<<`: merges the entries of the value into the map.
     Merge,
 }
 
@@ -124,7 +124,7 @@ impl<'a> Reader<'a> {
         Error::new(self.line, reason)
     }
 
-    /// Counts values and the bytes of their texts, at a depth.
+    /// Checks and spends the limits for values and their bytes, at a depth.
     fn count(&mut self, values: usize, bytes: usize, depth: usize) -> Result<(), Error> {
         let left = self.values_left.checked_sub(values);
         self.values_left = left.ok_or_else(|| self.error("exceeds the limit of 250000 values"))?;
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Reads the value that an event begins.
+    /// Parses the value that begins with this event.
     fn value(&mut self, event: Event<'a>, depth: usize) -> Result<Value, Error> {
         let Some(id) = event.anchor_id() else { return self.unanchored(event, depth) };
         let (values, bytes) = (self.values_left, self.bytes_left);
@@ -150,7 +150,7 @@ impl<'a> Reader<'a> {
             value: value.clone(),
         };
         self.deepest = self.deepest.max(around);
-        // It is in memory twice.
+        // The value is in memory twice.
         self.count(anchored.values, anchored.bytes, depth)?;
         self.anchors.insert(id, anchored);
         Ok(value)
@@ -230,7 +230,7 @@ impl<'a> Reader<'a> {
         scalar::key(&value).map(Key::Name).ok_or_else(|| self.error("a key is no text or number"))
     }
 
-    /// Adds the entries of a map, or of the maps of a list, of which the first takes precedence.
+    /// Adds the entries of a map, or of a list of maps, the first of which takes precedence.
     fn merge(&self, entries: &mut Map<String, Value>, value: Value) -> Result<(), Error> {
         let maps = match value {
             Value::Array(maps) => maps,
@@ -246,8 +246,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Splits rendered text into its documents, at `---` at the start of a line, as KUDO does. Blank parts
-/// are left out.
+/// Splits rendered text into documents, at `---` at the start of a line, as KUDO does. Blank
+/// documents are omitted.
 #[must_use]
 pub fn documents(text: &str) -> Vec<&str> {
     text.split("\n---").filter(|part| !part.trim().is_empty()).collect()

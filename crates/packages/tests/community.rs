@@ -1,5 +1,5 @@
-//! The community packages of KUDO are valid, and become the same archive twice. They are data that is not
-//! committed: without them, nothing is tested.
+//! The community packages of KUDO are valid, and their archives are reproducible. The packages are
+//! not committed: without them, nothing is tested.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,12 +14,12 @@ use podops_packages::{
     verify::verify,
 };
 
-/// Folder with the packages, beside the repository.
+/// Returns the folder with the packages, next to the repository.
 fn community() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/kudo/packages")
 }
 
-/// Folders below `folder` that have an `operator.yaml`.
+/// Collects the folders below `folder` that have an `operator.yaml`.
 fn packages(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

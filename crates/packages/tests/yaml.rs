@@ -1,4 +1,4 @@
-//! YAML is read as Go's yaml.v2 and sigs.k8s.io/yaml read it.
+//! Compares the YAML parser with Go's yaml.v2 and sigs.k8s.io/yaml.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::wildcard_enum_match_arm, reason = "any other value is a scalar")]
@@ -22,7 +22,7 @@ const SCALARS: u64 = 10_000;
 /// Characters of generated scalars: those of numbers, booleans and null.
 const CHARACTERS: &str = "00112345678999+-._eExXoObBaAfFnNyYuUlLtTrRsSiI~<";
 
-/// Scalars that `spec/kudo.md` names, and their neighbours.
+/// Scalars of `spec/kudo.md`, and similar scalars.
 const KNOWN: &str = "y Y n yes Yes YES yEs no on OFF off true TRUE tRUE 010 0o10 08 1_000 _1 1_ 0x1F 0X1f \
     0x 0b11 0B11 -0b11 0b12 1e3 1E3 1e+3 1e 1e400 .5 5. -.5 +.5 . .. 1.10 1.20 1.2.3 ~ null Null nULL \
     2001-01-01 2001-01-01T10:00:00Z 190:20:30 12345678901234567890 -12345678901234567890 \
@@ -30,7 +30,7 @@ const KNOWN: &str = "y Y n yes Yes YES yEs no on OFF off true TRUE tRUE 010 0o10
     18446744073709551615 18446744073709551616 1000000 1e21 100000000000000000000000 0.000001 1e-7 \
     .inf .Inf .INF .nan -.inf +.inf <<";
 
-/// Documents with what packages contain beside scalars.
+/// Documents with constructs of packages other than scalars.
 const DOCUMENTS: [&str; 23] = [
     "",
     "# only a comment\n",
@@ -62,11 +62,11 @@ fn scalar(seed: u64) -> String {
     let characters: Vec<char> = CHARACTERS.chars().collect();
     let length = random.usize(1..9);
     let text: String = (0..length).map(|_| characters[random.usize(0..characters.len())]).collect();
-    // Not a scalar in a list.
+    // A lone `-` is not a scalar in a list.
     if text == "-" { "--".to_owned() } else { text }
 }
 
-/// What this reader returns, in the form of the oracle's answer.
+/// Returns the result of this parser, in the format of the oracle.
 fn answer(text: &str) -> Option<Value> {
     let value = yaml::read(text).ok()?;
     let field = match &value["v"] {
@@ -97,7 +97,7 @@ fn yaml_is_read_as_go_reads_it() {
     let mut texts: Vec<String> = DOCUMENTS.map(str::to_owned).into();
     for (index, scalar) in scalars.enumerate() {
         texts.push(match index % 4 {
-            // Alone in every second document, so that no other error hides it.
+            // The scalar is alone in every second document, so that no other error hides it.
             0 | 2 => format!("v: {scalar}\n"),
             1 => format!("{scalar}: a\nw: \"{scalar}\"\n"),
             _ => format!("v: '{scalar}'\nw: [{scalar}, {{x: {scalar}}}]\n"),

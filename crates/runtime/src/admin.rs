@@ -22,7 +22,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time to wait after a failed accept.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Why the server for probes and metrics stopped.
+/// Reason for which the server of probes and metrics stopped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AdminError {
     #[error("failed to listen on {address}")]

@@ -69,11 +69,10 @@ tokio::task_local! {
     static OFF_THREAD: RefCell<Vec<oneshot::Receiver<Duration>>>;
 }
 
-/// Runs work that may take seconds and does not yield in a thread of its own, so that other
-/// objects, the Lease and the probes do not wait for it. Its duration counts as time that the
-/// reconcile was busy. A thread cannot be ended: the object of a reconcile that has exceeded its
-/// deadline is not reconciled again before the work has ended, so there are never more threads than
-/// reconciles.
+/// Runs, in its own thread, work that may take seconds and does not yield, so that other objects,
+/// the Lease and the probes do not wait for it. Its duration is included in the busy time of the
+/// reconcile. A thread cannot be ended: the object of a reconcile that has exceeded its deadline is
+/// not reconciled again before the work has ended, so there are never more threads than reconciles.
 ///
 /// # Errors
 ///
@@ -94,8 +93,8 @@ pub async fn run_off_thread<T: Send + 'static>(
     spawn_blocking(timed).await
 }
 
-/// Waits until the work of the current reconcile in other threads has ended, and returns how long it
-/// took in total.
+/// Waits until the work of the current reconcile in other threads has ended, and returns its total
+/// duration.
 async fn off_thread_time() -> Duration {
     let mut total = Duration::ZERO;
     for end in OFF_THREAD.with(RefCell::take) {
@@ -115,8 +114,8 @@ pub struct ControllerConfig<K: Resource<DynamicType = ()> + 'static> {
     pub triggers: futures::stream::BoxStream<'static, ObjectRef<K>>,
     /// Minimum interval between two reconciles of one object.
     pub min_interval: Duration,
-    /// Whether the caches have observed the operator's last writes for an object. Until then it is not reconciled: a
-    /// decision would be about what it was before.
+    /// Returns true if the caches have observed the operator's last writes for an object. Otherwise
+    /// the object is not reconciled, because the decision would be based on its previous state.
     pub is_observed: IsObserved<K>,
 }
 
@@ -201,7 +200,7 @@ impl Context {
         state.not_before.remove(key);
         self.stop_waiting(&mut state, key);
         drop(state);
-        // It may have been the one whose turn it was.
+        // The deleted object may have been the next one.
         let next = self.turns.lock().next();
         self.trigger(next);
     }
@@ -243,7 +242,7 @@ impl Context {
         let mut state = self.state.lock();
         if !self.min_interval.is_zero() {
             // Objects that are expensive to reconcile are reconciled less often, so that one object
-            // uses at most a third of a CPU. Time spent waiting for responses does not count.
+            // uses at most a third of a CPU. Time spent waiting for responses is not included.
             let interval = self.min_interval.max((busy * 2).min(MIN_INTERVAL_MAX));
             state.not_before.insert(key.clone(), Instant::now() + interval);
             if state.not_before.len() > state.waiting.len() + 1000 {

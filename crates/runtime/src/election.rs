@@ -19,7 +19,7 @@ use crate::{
     shutdown::Shutdown,
 };
 
-/// What leader election needs.
+/// Input of leader election.
 pub(crate) struct Election {
     /// Name of the operator and of its Lease.
     pub(crate) name: &'static str,
@@ -31,13 +31,13 @@ pub(crate) struct Election {
 
 /// Leader election that runs.
 pub(crate) struct RunningElection {
-    /// Whether this replica is the leader.
+    /// True while this replica is the leader.
     pub(crate) leadership: Leadership,
     name: &'static str,
     ended: oneshot::Receiver<Result<(), LeadershipLost>>,
 }
 
-/// Why leader election cannot start.
+/// Reasons for which leader election cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ElectionError {
     /// Its thread cannot be started.

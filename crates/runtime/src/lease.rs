@@ -1,8 +1,8 @@
 //! Leader election with a Lease, so that only one replica reconciles.
 //!
-//! It avoids duplicate work. Correctness does not depend on it, because a paused leader may resume
-//! and write. Expiry is measured with the local clock since the last observed change of the Lease,
-//! never with the times stored in it, so clocks need not be synchronized.
+//! The Lease avoids duplicate work. Correctness does not depend on it, because a paused leader may
+//! resume and write. Expiry is measured with the local clock since the last observed change of the
+//! Lease, never with the times stored in it, so clocks need not be synchronized.
 
 use std::{sync::Arc, time::Duration};
 

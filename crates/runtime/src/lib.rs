@@ -1,4 +1,4 @@
-//! Shared runtime of the operators: what runs in each process.
+//! Shared runtime of the operators' processes.
 //!
 //! A [`program`] parses the flags and starts an [`operator`]; its tasks share a [`process`], and run
 //! a [`reconciler`] for each collection that they reconcile, whose queue is a [`controller`].

@@ -35,7 +35,7 @@ use crate::{
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why an operator cannot start, or ended.
+/// Reasons for which an operator cannot start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorError {
     /// Logging cannot be set up.
@@ -91,7 +91,7 @@ impl OperatorError {
 
 /// Running operator process.
 pub struct Operator {
-    /// What the tasks share.
+    /// State that the tasks share.
     pub process: Process,
     /// Registry of the metrics.
     pub registry: Registry,

@@ -1,4 +1,4 @@
-//! What the tasks of an operator's process share.
+//! State that the tasks of an operator's process share.
 
 use std::fmt::Debug;
 
@@ -22,7 +22,7 @@ use crate::{
     args::OperatorArgs, lease::Leadership, metrics::Metrics, shutdown::Shutdown, traces::Traces,
 };
 
-/// What the tasks of an operator's process share; cheap to clone.
+/// State that the tasks of an operator's process share; cheap to clone.
 #[derive(Clone)]
 pub struct Process {
     /// Name of the operator.
@@ -31,7 +31,7 @@ pub struct Process {
     pub args: OperatorArgs,
     /// Client of the API server.
     pub client: Client,
-    /// Whether this replica is the leader.
+    /// True while this replica is the leader.
     pub lease: Leadership,
     /// Signal to stop, before the Lease is released.
     pub stop: Shutdown,

@@ -11,7 +11,7 @@ use crate::{
 pub struct Program<A> {
     /// Name of the program, of its Lease and of its field manager.
     pub name: &'static str,
-    /// What it does, for `--help`.
+    /// Description for `--help`.
     pub about: &'static str,
     /// Adds the operator's tasks to the process.
     pub start: fn(&mut Operator, &A) -> Result<(), OperatorError>,

@@ -1,4 +1,4 @@
-//! Why a reconcile failed, and how it is retried.
+//! Reasons for which a reconcile fails, and how each is retried.
 
 use std::{error::Error, fmt, time::Duration};
 
@@ -8,10 +8,10 @@ use podops_client::{
     write::{Outcome, Target},
 };
 
-/// Why a reconcile failed.
+/// Error of a reconcile.
 #[derive(Debug)]
 pub struct ReconcileError {
-    /// What failed.
+    /// Cause of the error.
     pub cause: Cause,
     /// Upper limit of the backoff, if something else is due earlier.
     pub requeue_within: Option<Duration>,
@@ -29,7 +29,7 @@ impl Error for ReconcileError {
     }
 }
 
-/// What failed in a reconcile.
+/// Cause of a failed reconcile.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
     /// A write got no response, or a server error.
@@ -49,7 +49,7 @@ pub enum Cause {
         /// The API server's message.
         message: String,
     },
-    /// Discovery of what the API server serves failed.
+    /// Discovery of the served API resources failed.
     #[error("failed to discover the API")]
     Discovery(#[source] kube::Error),
     /// Objects could not be listed.

@@ -30,7 +30,7 @@ pub(crate) fn install(args: &OperatorArgs) -> Result<(), LoggingError> {
     Ok(())
 }
 
-/// Why logging cannot be set up.
+/// Reasons for which logging cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggingError {
     /// `--log` is not a filter.

@@ -49,7 +49,7 @@ pub(crate) struct TraceExporter {
 /// `--otlp-endpoint` cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// It is no URL with a scheme and a host.
+    /// The endpoint is not a URL with a scheme and a host.
     #[error("{0:?} is not a URL such as http://collector:4318")]
     Url(String),
     /// There is no client for it.
@@ -61,7 +61,7 @@ pub enum EndpointError {
 }
 
 impl Traces {
-    /// Returns a recorder and what sends its spans to the receiver at this URL.
+    /// Returns a recorder, and the exporter that sends its spans to the receiver at this URL.
     pub(crate) fn new(
         endpoint: &str,
         service: &'static str,
@@ -82,7 +82,7 @@ impl Traces {
         Ok((traces, TraceExporter { receiver, spans, endpoint: uri, client, exporter }))
     }
 
-    /// Whether spans are recorded.
+    /// Returns true if spans are recorded.
     #[must_use]
     pub fn are_recorded(&self) -> bool {
         self.queue.is_some()
@@ -144,7 +144,7 @@ impl TraceExporter {
     }
 }
 
-/// Why spans were not sent.
+/// Reasons for which spans were not sent.
 #[derive(Debug, thiserror::Error)]
 enum SendError {
     #[error("invalid request")]

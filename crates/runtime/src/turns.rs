@@ -106,7 +106,7 @@ impl Turns {
         }
         let key = ObjectKey { namespace: name.clone(), name: namespace.next()? };
         if namespace.is_idle() {
-            // It is added again when the object starts.
+            // The namespace is added again when the object starts.
             self.namespaces.remove(&key.namespace);
         }
         Some(key)

@@ -174,7 +174,7 @@ fn uid(object: &Value) -> String {
     object["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Returns the item of a list that has the name of another one; null if there is none.
+/// Returns the item of a list with the name of `named`; null if the list has no such item.
 fn find(list: &Value, named: &Value) -> Value {
     let items = list.as_array().into_iter().flatten();
     items.into_iter().find(|item| item["name"] == named["name"]).cloned().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Predicts what the operators do with a changed CollaSet: runs their own decision functions against
+//! Predicts the effects of a changed CollaSet: runs the operators' own decision functions against
 //! an API server in memory that has the objects of a namespace.
 //!
 //! Assumed are kubelets that start every container, and traffic adapters that end traffic when they

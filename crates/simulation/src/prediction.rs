@@ -1,10 +1,10 @@
-//! What a simulation predicts.
+//! The result of a simulation.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// What the operators do with a changed CollaSet.
+/// Predicted effects of a changed CollaSet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Prediction {
@@ -22,22 +22,22 @@ pub struct Prediction {
     pub rules_left_out: Vec<String>,
 }
 
-/// What happens to one Pod.
+/// Predicted change of one Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodPrediction {
     /// Name of the Pod.
     pub pod: String,
-    /// What happens to it.
+    /// Kind of change.
     pub method: Method,
-    /// Fields of the template that cause it.
+    /// Fields of the template that cause the change.
     pub changed_fields: Vec<String>,
     /// Number of the batch, from 1: the Pods of a batch change at the same time. `None` if the Pod does
     /// not change.
     pub batch: Option<usize>,
 }
 
-/// What happens to a Pod.
+/// Kind of change to a Pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Method {
     /// Nothing.
@@ -45,17 +45,17 @@ pub enum Method {
     None,
     /// Its metadata is updated in service.
     Metadata,
-    /// It is updated in place, out of service.
+    /// Updated in place, out of service.
     InPlace,
-    /// It is deleted, and another one created.
+    /// Deleted; then a new Pod is created.
     Recreate,
-    /// Another one is created before it is deleted.
+    /// A new Pod is created before this one is deleted.
     Replace,
-    /// It is deleted, because the CollaSet is scaled in.
+    /// Deleted, because the CollaSet is scaled in.
     ScaleIn,
-    /// It is created, because the CollaSet is scaled out.
+    /// Created, because the CollaSet is scaled out.
     ScaleOut,
-    /// It is deleted, because its deletion was requested.
+    /// Deleted, because its deletion was requested.
     Delete,
 }
 
@@ -68,14 +68,14 @@ pub enum End {
     Complete,
     /// Some are not, and nothing changes any more without another party.
     Waiting {
-        /// What Pods wait for, as in the CollaSet's status.
+        /// Reasons for which Pods wait, as in the CollaSet's status.
         reasons: Vec<String>,
     },
-    /// It was not complete after the time that is simulated.
+    /// Not complete after the maximum simulated time.
     Unfinished {
         /// Simulated time, in seconds.
         seconds: i64,
-        /// What Pods wait for at that time.
+        /// Reasons for which Pods wait at that time.
         reasons: Vec<String>,
     },
 }

@@ -38,14 +38,14 @@ pub struct Namespace {
 /// Settings of collaset-operator.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Whether the cluster serves the `pods/resize` subresource.
+    /// True if the cluster serves the `pods/resize` subresource.
     pub can_resize: bool,
     /// `maxUnavailable` of a CollaSet that does not set it, the flag `--default-max-unavailable`;
     /// `None` for no limit.
     pub default_max_unavailable: Option<IntOrString>,
 }
 
-/// Why a rollout cannot be simulated.
+/// Reasons for which a rollout cannot be simulated.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
     /// An object violates the schema of its kind.
@@ -60,7 +60,7 @@ const PERIOD_MAX: SignedDuration = SignedDuration::from_hours(8 * 24);
 /// Maximum number of rounds; a rollout of 10,000 Pods one by one takes fewer.
 const ROUNDS_MAX: usize = 100_000;
 
-/// Predicts what happens after a CollaSet is changed to `set`, as the API server would store it.
+/// Predicts the effects of changing a CollaSet to `set`, as the API server would store it.
 ///
 /// # Errors
 ///
@@ -80,7 +80,7 @@ struct Simulation {
     rules: Rules,
     kubelets: Kubelets,
     began: Timestamp,
-    /// What was requested for Pods, in order.
+    /// First change of each Pod, in order.
     events: Vec<PodEvent>,
     /// Numbers of the batches, by Pod.
     batches: BTreeMap<String, usize>,
@@ -158,7 +158,7 @@ impl Simulation {
         Ok(earlier(earlier(decision.requeue_after, rules), lifecycle))
     }
 
-    /// Records what is requested, the first request for each Pod.
+    /// Records the status, and the first change of each Pod.
     fn record(&mut self, decision: &SetDecision) {
         self.status = decision.status.clone();
         for event in &decision.events {
@@ -206,7 +206,7 @@ impl Simulation {
         End::Waiting { reasons }
     }
 
-    /// What rules reject, each with the reason for one of its Pods.
+    /// Returns the rejecting rules, each with the reason for one of its Pods.
     fn rejections(&self) -> Vec<String> {
         let mut rejections = BTreeMap::new();
         for owner in self.transition_rules() {
@@ -372,7 +372,8 @@ mod tests {
         assert_eq!(methods(&prediction), expected);
         let fields = &prediction.pods[0].changed_fields;
         assert_eq!(*fields, ["spec.containers[web].image"]);
-        // Seven writes to each Pod, as the benchmark counts, and one that names the rule for the others.
+        // Seven writes per Pod, as in the benchmark, and one that annotates an example of the
+        // rejected Pods with the rule.
         assert_eq!(prediction.pod_writes.values().sum::<usize>(), 4 * 7 + 1);
     }
 

@@ -48,7 +48,7 @@ pub struct Part<'a> {
     pub pod: &'a PodIdentity,
     /// Name of the span.
     pub name: &'a str,
-    /// What it is about, if an operation has several parts of this name; empty otherwise.
+    /// Subject of the part, if an operation has several parts of this name; empty otherwise.
     pub subject: &'a str,
 }
 
@@ -176,7 +176,7 @@ mod tests {
         let trace = begin(Some(requested));
         let parent: TraceContext = requested.parse().unwrap();
         assert_eq!((trace.context.trace, trace.parent), (parent.trace, Some(parent.span)));
-        // It is not the trace of an operation that has begun.
+        // A requested trace is not the trace of an operation that has begun.
         let annotations =
             BTreeMap::from([(annotation_key(&"collaset".into()), requested.to_owned())]);
         assert!(traces(&annotations).is_empty());

@@ -1,4 +1,5 @@
-//! What one reconcile adds to the metrics: counts of decisions, waiting times and limits. Pure.
+//! Measurements of one reconcile for the metrics: counts of decisions, waiting times and limits.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What the operator remembers of one namespace between reconciles. Pure.
+//! State of one namespace that the operator keeps in memory between reconciles. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -58,7 +58,7 @@ pub struct NamespaceState {
     full_pods: BTreeMap<Uid, FullPod>,
     /// Fields that the full Pods contain.
     fields: PodFields,
-    /// Whether a Pod was fetched that did not fit.
+    /// True if a Pod was fetched that did not fit.
     full_pods_limit_reached: bool,
 }
 
@@ -131,8 +131,8 @@ impl NamespaceState {
     /// Stores the fields of a fetched Pod that rules read, unless another one has the name now or they
     /// do not fit.
     ///
-    /// It is stored under the observed version, although it may be newer: a newer one causes
-    /// another reconcile.
+    /// The fields are stored under the observed version, although they may be newer: a newer
+    /// version causes another reconcile.
     pub fn store_full_pod(&mut self, requested: PodToFetch, object: &Value) {
         let PodToFetch { uid, version, .. } = requested;
         if object["metadata"]["uid"] != uid.as_str() {

@@ -284,7 +284,7 @@ pub fn read_rules(objects: Vec<Arc<DecodedRule>>, skipped: &BTreeSet<String>) ->
     read
 }
 
-/// Why a PodTransitionRule cannot be read.
+/// Reasons for which a PodTransitionRule cannot be read.
 #[derive(Debug, thiserror::Error)]
 enum ReadRuleError {
     /// The object violates its schema.
@@ -302,7 +302,7 @@ fn read_rule(object: &DecodedRule, skipped: &BTreeSet<String>) -> Result<RuleVie
     }
 }
 
-/// Newest resourceVersion of Pods that a status of the rules is based on; 0 if there is none.
+/// Newest resourceVersion of Pods that a status of the rules is based on; 0 without one.
 #[must_use]
 pub fn newest_pods_version(rules: &[RuleView]) -> u64 {
     let versions =

@@ -194,7 +194,7 @@ pub fn classify(
     (before != after).then_some(StatusChange::Minor)
 }
 
-/// Removes what changes with every reconcile.
+/// Removes the fields that change with every reconcile.
 fn without_times(mut status: PodTransitionRuleStatus) -> PodTransitionRuleStatus {
     (status.update_time, status.pods_version) = (None, None);
     for webhook in status.rule_states.iter_mut().filter_map(|s| s.webhook_status.as_mut()) {

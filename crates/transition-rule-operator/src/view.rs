@@ -36,7 +36,7 @@ pub struct Observed {
     pub webhooks: WebhookState,
     /// resourceVersion at which the Pods were observed.
     pub pods_version: u64,
-    /// Whether no more full Pods may be kept.
+    /// True if no more full Pods may be kept.
     pub full_pods_limit_reached: bool,
 }
 
@@ -174,7 +174,7 @@ pub struct Override {
     pub reason: String,
 }
 
-/// Why a break-glass annotation is invalid.
+/// Reason for which a break-glass annotation is invalid.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct InvalidOverride(Arc<serde_json::Error>);

@@ -1,5 +1,5 @@
-//! Book-keeping of webhook calls: which requests to send, what the responses mean for the Pods, and
-//! the tasks in progress. Pure; `shell::webhook_client` sends the requests.
+//! Book-keeping of webhook calls: the requests to send, the verdicts of the responses on the Pods,
+//! and the tasks in progress. Pure; `shell::webhook_client` sends the requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -113,7 +113,7 @@ impl WebhookTasks {
                 continue;
             };
             if size + resource.size() > REQUEST_MAX {
-                // The next request contains the rest: what one builds is limited, too.
+                // The next request contains the rest, because the size of a request is limited.
                 break;
             }
             size += resource.size();
@@ -180,7 +180,7 @@ impl WebhookTasks {
     }
 }
 
-/// Adds what is known of one rule to the state of its namespace.
+/// Adds the verdicts, the error and the status of one rule to the state of its namespace.
 fn add_state(state: &mut WebhookState, rule_ref: &RuleRef, webhook: &RuleWebhook) {
     for (subject, verdict) in &webhook.verdicts {
         state.verdicts.insert((rule_ref.clone(), subject.clone()), verdict.clone());

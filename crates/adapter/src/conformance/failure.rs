@@ -1,4 +1,4 @@
-//! Why an adapter does not pass a check.
+//! Reasons for which an adapter fails a check.
 
 use std::{process::ExitStatus, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::{client::Error, v1::Member};
 /// Result of a check, or of one of its steps.
 pub(super) type CheckResult = Result<(), Failure>;
 
-/// Why an adapter does not pass a check.
+/// Reasons for which an adapter fails a check.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     /// A call failed.

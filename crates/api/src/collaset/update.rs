@@ -77,8 +77,8 @@ pub struct RollingUpdate {
     pub by_label: Option<ByLabel>,
 
     /// Maximum number of unavailable Pods: a number, or a percentage of `replicas`, rounded down
-    /// but at least 1. The update of an available Pod does not start if it would exceed this limit.
-    /// If unset, all updates start at once, and PodTransitionRules control the pace.
+    /// but at least 1. The update of an available Pod does not start if that would exceed this
+    /// limit. If unset, all updates start at once, and PodTransitionRules control the pace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = (int_or_percent::RULE, "spec.updateStrategy.rollingUpdate.maxUnavailable: maxUnavailable should be a number not smaller than 0, or a percentage up to 100%"))]
     pub max_unavailable: Option<IntOrString>,
@@ -89,15 +89,15 @@ pub struct RollingUpdate {
     #[x_kube(validation = (int_or_percent::RULE, "spec.updateStrategy.rollingUpdate.maxSurge: maxSurge should be a number not smaller than 0, or a percentage up to 100%"))]
     pub max_surge: Option<IntOrString>,
 
-    /// Steps of the rollout of each new revision, in order. A step is complete when all Pods but its
-    /// partition are updated and available; the rollout then pauses as the step defines. After the
-    /// last step, all Pods in the scope of `byPartition` are updated. They apply to rollouts only: a
-    /// new CollaSet has none, and neither has a return to the current revision.
+    /// Steps of the rollout of each new revision, in order. A step is complete when all Pods but
+    /// its partition are updated and available; the rollout then pauses as the step defines. After
+    /// the last step, all Pods in the scope of `byPartition` are updated. Steps apply neither to
+    /// the creation of a CollaSet nor to a return to the current revision.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50))]
     pub steps: Vec<RolloutStep>,
 
-    /// What to do if Pods of the updated revision fail; nothing by default. Needs
+    /// Action when Pods of the updated revision fail; none by default. Requires
     /// `progressDeadlineSeconds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_policy: Option<FailurePolicy>,
@@ -107,8 +107,8 @@ pub struct RollingUpdate {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutStep {
-    /// Number of Pods that this step does not update: a number, or a percentage of `replicas`, rounded
-    /// up. A partition above that of an earlier step updates no further Pods.
+    /// Number of Pods that this step does not update: a number, or a percentage of `replicas`,
+    /// rounded up. A partition above that of an earlier step updates no further Pods.
     #[schemars(transform = int_or_percent::bounds)]
     pub partition: IntOrString,
 
@@ -117,18 +117,19 @@ pub struct RolloutStep {
     pub pause: Option<StepPause>,
 }
 
-/// Pause after a step of a rollout. It ends early if the annotation
+/// Pause after a step of a rollout. The pause ends early if the annotation
 /// `collaset.kusionstack.io/approved-step` is set to `<revision>/<number of the step>`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StepPause {
-    /// Number of seconds after which the rollout continues. By default, it waits for the annotation.
+    /// Number of seconds after which the rollout continues. By default, the rollout waits for the
+    /// annotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self >= 0", "spec.updateStrategy.rollingUpdate.steps[].pause.seconds: seconds should not be smaller than 0"))]
     pub seconds: Option<i32>,
 }
 
-/// What to do if Pods of the updated revision fail. A Pod has failed if its image cannot be pulled, a
+/// Action when Pods of the updated revision fail. A Pod has failed if its image cannot be pulled, a
 /// container crashes repeatedly, it was evicted or has ended, or it has not been available within
 /// `progressDeadlineSeconds`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -140,14 +141,14 @@ pub struct FailurePolicy {
     pub failure_threshold: IntOrString,
 
     /// Halt (default): no further Pod is updated. Rollback: updated Pods return to the current
-    /// revision, under the same limits. Continue: the failures are reported only. The rollout goes on
-    /// with another template, or if the annotation `collaset.kusionstack.io/resume-rollout` is set to
-    /// the name of the revision.
+    /// revision, under the same limits. Continue: the failures are reported only. A stopped rollout
+    /// continues with another template, or if the annotation
+    /// `collaset.kusionstack.io/resume-rollout` is set to the name of the revision.
     #[serde(default)]
     pub action: FailureAction,
 }
 
-/// What to do if too many Pods of the updated revision have failed.
+/// Action when too many Pods of the updated revision have failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(transform = or_empty)]
 pub enum FailureAction {

@@ -44,35 +44,36 @@ use super::{InstanceStatus, null_as_default, without_defaults};
 #[serde(rename_all = "camelCase", default)]
 #[schemars(transform = without_defaults)]
 pub struct InstanceSpec {
-    /// OperatorVersion; its namespace defaults to that of the Instance.
+    /// OperatorVersion; the namespace defaults to that of the Instance.
     #[schemars(transform = valid_names)]
     pub operator_version: ObjectReference,
-    /// Values of parameters; the text of an array or map is YAML. The status has a digest of each, so their
-    /// number is limited.
+    /// Values of parameters; the text of an array or map is YAML. At most 4,096, because the status
+    /// contains a digest of each value.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true, "maxProperties" = 4096))]
     pub parameters: BTreeMap<String, String>,
-    /// Values of parameters that are read from Secrets and ConfigMaps. A change of such an object counts
-    /// as a change of the parameter. Not KUDO's.
+    /// Parameters whose values are read from Secrets and ConfigMaps. A change of such an object
+    /// counts as a change of the parameter. Podops extension.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub parameters_from: Vec<ParameterSource>,
-    /// The plan that a user requests; removed once its run has ended.
+    /// Run that a user requests or cancels; removed by the operator once that run has ended.
     pub plan_execution: PlanExecution,
-    /// Whether no further step begins; steps under way are completed. Not KUDO's.
+    /// Starts no further step; steps in progress are completed. Podops extension.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// ServiceAccount that writes the objects of the Instance, by impersonation. Without it, that of
-    /// the operator's flag does. Not KUDO's.
+    /// ServiceAccount of the Instance's namespace that the operator impersonates to read and write
+    /// the objects of the Instance. Defaults to the flag `--default-service-account` of the
+    /// operator. Podops extension.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 253), regex(pattern = NAME))]
     pub service_account_name: String,
 }
 
-/// Names that the API server accepts, or none.
+/// Pattern of object names that the API server accepts; the empty string is allowed.
 const NAME: &str = "^([a-z0-9]([-.a-z0-9]*[a-z0-9])?)?$";
 
-/// Rejects references that can refer to nothing.
+/// Adds a pattern that rejects names and namespaces that no object can have.
 fn valid_names(schema: &mut Schema) {
     let fields = schema.get_mut("properties").and_then(Value::as_object_mut);
     for (name, field) in fields.into_iter().flatten() {
@@ -106,15 +107,15 @@ pub struct KeyReference {
     /// Name of the object.
     #[schemars(length(min = 1, max = 253), regex(pattern = NAME))]
     pub name: String,
-    /// Key of the value.
+    /// Key in the data of the object.
     #[schemars(length(min = 1, max = 253))]
     pub key: String,
-    /// Whether the object or the key may be absent; the parameter is not set then.
+    /// True if the object or the key may be absent; the parameter is then not set.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
 }
 
-/// The plan that runs, or that a user requests. Empty while no plan runs.
+/// Run that a user requests or cancels. Empty if there is no request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(transform = without_defaults)]
@@ -122,13 +123,14 @@ pub struct PlanExecution {
     /// Name of the plan.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub plan_name: String,
-    /// Identity of the run; another one requests another run.
+    /// UID of the requested run; another value requests another run.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// Status of the run, which KUDO wrote. It is neither read nor written: `status.planStatus` has it.
+    /// Written by KUDO. Podops neither reads nor writes the field; `status.planStatus` has the
+    /// status.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub status: String,
-    /// Identity of a run that is to end. Not KUDO's.
+    /// UID of the run to cancel. Podops extension.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 253))]
     pub cancel: String,

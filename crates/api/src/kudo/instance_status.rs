@@ -13,24 +13,25 @@ use super::{null_as_default, without_defaults};
 #[serde(rename_all = "camelCase", default)]
 #[schemars(transform = without_defaults)]
 pub struct InstanceStatus {
-    /// Generation of the spec that this status is based on. Not KUDO's.
+    /// Generation of the spec that this status is based on. Podops extension.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Last run of each plan of the OperatorVersion, once any has run.
+    /// Last run of each plan of the OperatorVersion. Empty until the first plan has run.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub plan_status: BTreeMap<String, PlanStatus>,
-    /// What plans have taken in of the spec: a plan is due for what differs. Not KUDO's.
+    /// Spec that the last scheduled plans used; a difference schedules a plan. Podops extension.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_input: Option<ObservedInput>,
-    /// Plans that are due, in the order in which they run. Not KUDO's.
+    /// Scheduled plans that have not started, in the order in which they will run. Podops
+    /// extension.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pending: Vec<String>,
-    /// The last ten runs, the newest first. Not KUDO's.
+    /// The last ten runs that have ended, the newest first. Podops extension.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     pub history: Vec<PlanRun>,
-    /// Objects that the Instance owns. Not KUDO's.
+    /// Objects that the Instance owns. Podops extension.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inventory: Vec<InventoryEntry>,
     /// Conditions: Ready, Progressing, Degraded.
@@ -39,7 +40,7 @@ pub struct InstanceStatus {
     pub conditions: Vec<InstanceCondition>,
 }
 
-/// What plans have taken in of the spec.
+/// Spec that the last scheduled plans used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(transform = without_defaults)]
@@ -49,10 +50,10 @@ pub struct ObservedInput {
     /// Digests of the values that the Instance sets, by parameter.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
-    /// Identity of the last run that a user requested.
+    /// UID of the last run that a user requested.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub requested_uid: String,
-    /// Whether `deploy`, `update` or `upgrade` has completed once.
+    /// True once `deploy`, `update` or `upgrade` has completed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub deployed: bool,
     /// Names of the parameters that are immutable in the OperatorVersion.
@@ -86,19 +87,19 @@ pub struct InstanceCondition {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ExecutionStatus {
-    /// It was never scheduled.
+    /// Never scheduled.
     #[default]
     #[serde(alias = "")]
     NeverRun,
-    /// It is scheduled.
+    /// Scheduled, not started.
     Pending,
-    /// It runs.
+    /// Running.
     InProgress,
-    /// It is complete; final.
+    /// Completed; final.
     Complete,
-    /// It failed and is tried again; of steps only.
+    /// The step failed and is being retried. Steps only.
     Error,
-    /// It failed; final.
+    /// Failed; final.
     FatalError,
 }
 
@@ -109,7 +110,7 @@ impl ExecutionStatus {
         matches!(self, Self::Complete | Self::FatalError)
     }
 
-    /// Returns whether the run has begun and not ended.
+    /// Returns whether the run is scheduled or in progress.
     #[must_use]
     pub const fn is_running(self) -> bool {
         matches!(self, Self::Pending | Self::InProgress | Self::Error)
@@ -133,7 +134,7 @@ pub struct PlanStatus {
     /// Status of the run.
     #[schemars(schema_with = "execution_status")]
     pub status: ExecutionStatus,
-    /// Why the run failed, if no step did.
+    /// Reason why the run failed, if no step failed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Time of the last change.
@@ -143,16 +144,16 @@ pub struct PlanStatus {
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub phases: Vec<PhaseStatus>,
-    /// Identity of the run.
+    /// UID of the run.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// Why the plan runs. Not KUDO's.
+    /// Reason why the plan runs. Podops extension.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Time at which the run began. Not KUDO's.
+    /// Time at which the run started. Podops extension.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<Time>,
-    /// UID and generation of the OperatorVersion with which the run began. Not KUDO's.
+    /// UID and generation of the OperatorVersion that the run uses. Podops extension.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub operator_version: String,
 }
@@ -167,7 +168,7 @@ pub struct PhaseStatus {
     /// Status of the phase.
     #[schemars(schema_with = "execution_status")]
     pub status: ExecutionStatus,
-    /// Why the phase failed, if no step did.
+    /// Reason why the phase failed, if no step failed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Steps, in the order of the OperatorVersion.
@@ -186,19 +187,19 @@ pub struct StepStatus {
     /// Status of the step.
     #[schemars(schema_with = "execution_status")]
     pub status: ExecutionStatus,
-    /// Why the step failed, or what it waits for.
+    /// Reason why the step failed or is waiting.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Time at which the step began. Not KUDO's.
+    /// Time at which the latest attempt started. Podops extension.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<Time>,
-    /// Time at which the step ended. Not KUDO's.
+    /// Time at which the latest attempt ended. Podops extension.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished: Option<Time>,
-    /// How often the step was begun. Not KUDO's.
+    /// Number of attempts that have started. Podops extension.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
-    /// Tasks that are done, if others of the step are not. Not KUDO's.
+    /// Completed tasks, while other tasks of the step are not complete. Podops extension.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub done: Vec<String>,
 }
@@ -210,21 +211,21 @@ pub struct StepStatus {
 pub struct PlanRun {
     /// Name of the plan.
     pub plan: String,
-    /// Identity of the run.
+    /// UID of the run.
     pub uid: String,
-    /// Why the plan ran.
+    /// Reason why the plan ran.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Time at which the run began.
+    /// Time at which the run started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<Time>,
     /// Time at which the run ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished: Option<Time>,
-    /// How the run ended.
+    /// Result of the run.
     #[schemars(schema_with = "execution_status")]
     pub status: ExecutionStatus,
-    /// Why the run failed.
+    /// Reason why the run failed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
@@ -247,13 +248,14 @@ pub struct InventoryEntry {
     pub name: String,
     /// UID of the object.
     pub uid: String,
-    /// Hash of the object's content as it was applied, if a dependencies hash may need it.
+    /// Hash of the applied content of a ConfigMap or Secret, for the annotation with the
+    /// dependencies hash.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub hash: String,
-    /// Digest of the object as it was applied, without the annotations of the run.
+    /// Digest of the applied object, without the annotations of the run.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub applied: String,
-    /// Run that last rendered the object.
+    /// Run, and its attempt, that last rendered the object.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub run: String,
 }

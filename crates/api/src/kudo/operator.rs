@@ -1,4 +1,4 @@
-//! Operator: the name of an operator, and who maintains it.
+//! Operator: the name and the maintainers of an operator.
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -25,16 +25,16 @@ use super::{null_as_default, without_defaults};
 #[serde(rename_all = "camelCase", default)]
 #[schemars(transform = without_defaults)]
 pub struct OperatorSpec {
-    /// What the operator is for.
+    /// Purpose of the operator.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Version of KUDO that the package was written for. Nothing depends on it.
+    /// Version of KUDO that the package was written for. Not read.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kudo_version: String,
     /// Oldest version of Kubernetes that the operator runs on.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kubernetes_version: String,
-    /// Who maintains the operator.
+    /// Maintainers of the operator.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub maintainers: Vec<Maintainer>,

@@ -29,7 +29,7 @@ use super::{InstancePlan, Parameter, Task, null_as_default, without_defaults};
 #[serde(rename_all = "camelCase", default)]
 #[schemars(transform = without_defaults)]
 pub struct OperatorVersionSpec {
-    /// Operator to which the version belongs; only its name is read.
+    /// Operator of the version; only the name is read.
     pub operator: ObjectReference,
     /// Version of the operator.
     pub version: String,
@@ -40,16 +40,17 @@ pub struct OperatorVersionSpec {
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub templates: BTreeMap<String, String>,
-    /// What the steps of plans do.
+    /// Tasks that the steps of plans run.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub tasks: Vec<Task>,
-    /// Parameters of instances.
+    /// Parameters of the Instances.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub parameters: Vec<Parameter>,
-    /// Plans by name: `deploy` runs for a new Instance; `upgrade`, `update` and `cleanup` run when
-    /// their time has come, and all others on demand.
+    /// Plans by name. `deploy` runs for a new Instance, `update` for changed parameters without a
+    /// trigger, `upgrade` for another OperatorVersion, and `cleanup` before an Instance is deleted.
+    /// All other plans run when they are requested or triggered by a parameter.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub plans: BTreeMap<String, InstancePlan>,

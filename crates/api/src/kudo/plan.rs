@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{duration, null_as_default, without_defaults};
 
-/// Phases that run for an Instance.
+/// Phases that run for an Instance, in parallel or in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(transform = without_defaults)]
@@ -17,7 +17,8 @@ pub struct InstancePlan {
     #[serde(deserialize_with = "null_as_default")]
     #[schemars(extend("nullable" = true))]
     pub phases: Vec<Phase>,
-    /// How long a run may take, such as 30m; it fails then. Without it, there is no limit. Not KUDO's.
+    /// Maximum duration of a run, such as 30m; a longer run fails. No limit by default. Podops
+    /// extension.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(schema_with = "duration")]
     pub timeout: String,
@@ -42,7 +43,7 @@ pub struct Phase {
 /// Maximum number of retries of a step.
 pub const RETRIES_MAX: u32 = 100;
 
-/// Tasks that are done together.
+/// Tasks that run together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(transform = without_defaults)]
@@ -53,17 +54,18 @@ pub struct Step {
     #[serde(deserialize_with = "null_as_default")]
     #[schemars(extend("nullable" = true))]
     pub tasks: Vec<String>,
-    /// How long the step may take, such as 5m; it fails then. Without it, there is no limit. Not
-    /// KUDO's.
+    /// Maximum duration of an attempt, such as 5m; a longer attempt fails. No limit by default.
+    /// Podops extension.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(schema_with = "duration")]
     pub timeout: String,
-    /// How often the step is begun again after it has failed. Defaults to 0. Not KUDO's.
+    /// Number of further attempts after the step has failed. Defaults to 0. Podops extension.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(range(max = RETRIES_MAX))]
     pub retries: u32,
-    /// What happens when the step has failed for good: Fail (default) ends the plan; Continue goes on
-    /// with what follows; Pause waits until the Instance is changed or the run is cancelled. Not KUDO's.
+    /// Action when the last attempt has failed: Fail (default) ends the plan; Continue starts the
+    /// steps that follow; Pause waits until the Instance is changed or the run is cancelled. Podops
+    /// extension.
     #[serde(skip_serializing_if = "OnFailure::is_default")]
     pub on_failure: OnFailure,
 }
@@ -77,9 +79,10 @@ fn is_zero(number: &u32) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
-    /// Each begins when the one before is complete.
+    /// Each phase or step begins when the previous one is complete.
     Serial,
-    /// All begin at once; as in KUDO, the meaning of an absent, empty or unknown strategy.
+    /// All phases or steps begin at once. Default for an absent, empty or unknown strategy, as in
+    /// KUDO.
     #[default]
     #[serde(other)]
     Parallel,
@@ -89,7 +92,7 @@ fn strategy(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": ["serial", "parallel", ""] })
 }
 
-/// What happens when a step has failed for good.
+/// Action when the last attempt of a step has failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnFailure {
     /// The plan fails.

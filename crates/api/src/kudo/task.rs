@@ -5,15 +5,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{null_as_default, without_defaults};
 
-/// What steps do.
+/// Task that steps run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(transform = without_defaults)]
 pub struct Task {
     /// Name, unique in the OperatorVersion.
     pub name: String,
-    /// Kind: Apply, Delete, Toggle, Pipe, KudoOperator, Dummy, or Wait, which is not KUDO's. A step with
-    /// a task of another kind fails.
+    /// Kind: Apply, Delete, Toggle, Pipe, KudoOperator, Dummy or Wait (Podops extension). A step
+    /// with a task of an unknown kind fails.
     pub kind: String,
     /// Fields of the kind.
     pub spec: TaskSpec,
@@ -28,29 +28,30 @@ pub struct TaskSpec {
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub resources: Vec<String>,
-    /// Toggle: the parameter whose value decides: true applies the resources, false deletes them.
+    /// Toggle: name of the boolean parameter: true applies the resources, false deletes them.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub parameter: String,
-    /// Pipe: file name of the template of the Pod that makes the files.
+    /// Pipe: file name of the template of the Pod that creates the files.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub pod: String,
     /// Pipe: files that become ConfigMaps or Secrets.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub pipe: Vec<PipeFile>,
-    /// Pipe: image of the container that waits until the files are read. Not KUDO's.
+    /// Pipe: image of the container that waits until the files have been read. Podops extension.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub image: String,
-    /// Dummy: whether it fails.
+    /// Dummy: true if the task fails.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub want_err: bool,
-    /// Dummy: whether its failure is fatal.
+    /// Dummy: true if the failure is fatal.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fatal: bool,
-    /// Dummy: whether it is done; otherwise it never is.
+    /// Dummy: true if the task is complete; otherwise the task never completes.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub done: bool,
-    /// KudoOperator: name of the operator, or in a package the place of its package.
+    /// KudoOperator: name of the operator; in the files of a package, the location of the
+    /// operator's package.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub package: String,
     /// KudoOperator: name of the Instance; defaults to `<parent>-<operator>`.
@@ -65,15 +66,17 @@ pub struct TaskSpec {
     /// KudoOperator: file name of the template of the parameters.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub parameter_file: String,
-    /// Delete, Toggle: whether workloads are scaled to 0 through the lifecycle of their Pods before they
-    /// are deleted. Defaults to true for CollaSets and for workloads whose Pods are under control. Not
-    /// KUDO's.
+    /// Delete, Toggle: true if workloads are scaled to 0 through the lifecycle of their Pods before
+    /// they are deleted. Defaults to true for CollaSets and for workloads whose Pods are under
+    /// control. Podops extension.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub graceful: Option<bool>,
-    /// Wait: CEL expression over `self`; the task is done when it is true for every object. Not KUDO's.
+    /// Wait: CEL expression over `self`; the task is complete once it is true for every object.
+    /// Podops extension.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub until: String,
-    /// Wait: CEL expression over `self`; the task fails when it is true for an object. Not KUDO's.
+    /// Wait: CEL expression over `self`; the task fails if it is true for an object. Podops
+    /// extension.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub failed: String,
 }
@@ -87,13 +90,14 @@ pub struct PipeFile {
     pub file: String,
     /// Path of a file of environment variables, each of which becomes an entry.
     pub env_file: String,
-    /// What the file becomes: Secret or ConfigMap.
+    /// Kind of the created object: Secret or ConfigMap.
     pub kind: String,
     /// Key by which templates read the name of the Secret or ConfigMap.
     pub key: String,
 }
 
-/// Part of the name of what a Pipe task makes: the lower-case letters and digits of a text.
+/// Returns the part that a text contributes to the name of a Pipe task's object: its ASCII letters
+/// and digits in lower case.
 #[must_use]
 pub fn artifact_part(text: &str) -> String {
     let lower = text.to_lowercase();

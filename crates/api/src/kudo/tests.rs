@@ -4,7 +4,7 @@ use super::{
     DURATION, ExecutionStatus, Instance, Operator, OperatorVersion, Strategy, parse_duration,
 };
 
-/// Reads an object as Go writes it and returns it as it is written here.
+/// Parses an object that Go serialized, and returns it as this crate serializes it.
 fn written<T: serde::de::DeserializeOwned + serde::Serialize>(object: &Value) -> Value {
     let object: T = serde_json::from_value(object.clone()).unwrap();
     serde_json::to_value(object).unwrap()

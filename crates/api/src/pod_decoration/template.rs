@@ -1,4 +1,4 @@
-//! What a PodDecoration adds to Pods.
+//! Changes of a PodDecoration to Pods.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use crate::template::or_empty;
 
-/// Object of Kubernetes' core API, such as a volume, preserved as written. Its name identifies it
-/// in its list.
+/// Object of Kubernetes' core API, such as a volume, preserved as written and identified in its
+/// list by its name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EmbeddedObject(pub Map<String, Value>);
@@ -37,8 +37,8 @@ impl JsonSchema for EmbeddedObject {
     }
 }
 
-/// What is added to the Pods, part by part in this order: metadata, init containers, primary
-/// containers, containers, volumes, affinity, tolerations, runtime class.
+/// Changes to the Pods, applied in this order: metadata, init containers, primary containers,
+/// containers, volumes, affinity, tolerations, runtime class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DecorationTemplate {
@@ -47,33 +47,33 @@ pub struct DecorationTemplate {
     #[schemars(length(max = 32))]
     pub metadata: Vec<MetadataPatch>,
 
-    /// Init containers to append; with `restartPolicy: Always`, native sidecars. One whose name the
-    /// Pod has already is not added.
+    /// Init containers to append; with `restartPolicy: Always`, native sidecars. An init container
+    /// whose name the Pod already has is not added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "containers")]
     pub init_containers: Vec<EmbeddedObject>,
 
-    /// Containers to add. A name that the Pod has already is a conflict.
+    /// Containers to add. A container whose name the Pod already has is a conflict.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "injected_containers")]
     pub containers: Vec<InjectedContainer>,
 
-    /// Changes of the containers that the Pod has already, also those that decorations of a lower
+    /// Changes to the existing containers of the Pod, including those that decorations of a lower
     /// weight have added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub primary_containers: Vec<PrimaryContainerPatch>,
 
-    /// Volumes to add. One replaces a volume of the same name.
+    /// Volumes to add. An added volume replaces a volume of the same name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "volumes")]
     pub volumes: Vec<EmbeddedObject>,
 
-    /// Change of the affinity.
+    /// Change to the affinity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<AffinityPatch>,
 
-    /// Tolerations to add. One replaces those of the same key and effect.
+    /// Tolerations to add. An added toleration replaces those of the same key and effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "tolerations")]
     pub tolerations: Vec<EmbeddedObject>,
@@ -90,7 +90,7 @@ pub struct DecorationTemplate {
 #[x_kube(validation = Rule::new("self.patchPolicy != 'MergePatchJson' || !has(self.labels) || self.labels.size() == 0")
     .message("spec.template.metadata.labels: labels are not allowed when patchPolicy is MergePatchJson, because the value of a label is not JSON").reason(Reason::FieldValueForbidden))]
 pub struct MetadataPatch {
-    /// What happens to keys that the Pod has already. Defaults to Retain.
+    /// Handling of keys that the Pod already has. Defaults to Retain.
     #[serde(default)]
     pub patch_policy: PatchPolicy,
     /// Labels.
@@ -103,17 +103,17 @@ pub struct MetadataPatch {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What happens to keys that a Pod has already.
+/// Handling of keys that a Pod already has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(transform = or_empty)]
 pub enum PatchPolicy {
-    /// They are kept.
+    /// The existing values are kept.
     #[default]
     #[serde(alias = "")]
     Retain,
-    /// They are overwritten.
+    /// The existing values are overwritten.
     Overwrite,
-    /// Annotations: the values are JSON, and merged as by RFC 7386.
+    /// Annotations only: the values are JSON, merged as in RFC 7386.
     MergePatchJson,
 }
 
@@ -131,21 +131,21 @@ pub struct InjectedContainer {
 /// Position of an added container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InjectPolicy {
-    /// Before the containers that the Pod has.
+    /// Before the existing containers of the Pod.
     #[default]
     #[serde(alias = "")]
     BeforePrimaryContainer,
-    /// After the containers that the Pod has.
+    /// After the existing containers of the Pod.
     AfterPrimaryContainer,
 }
 
-/// Change of containers that a Pod has already.
+/// Change to existing containers of a Pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.targetPolicy != 'ByName' || has(self.name) && self.name != ''")
     .message("spec.template.primaryContainers.name: name is required when targetPolicy is ByName").reason(Reason::FieldValueRequired))]
 pub struct PrimaryContainerPatch {
-    /// Which containers are changed. Defaults to All.
+    /// Containers to change. Defaults to All.
     #[serde(default)]
     pub target_policy: TargetPolicy,
     /// Name of the container, if the policy is ByName.
@@ -165,7 +165,7 @@ pub struct PrimaryContainerPatch {
     pub volume_mounts: Vec<EmbeddedObject>,
 }
 
-/// Which containers of a Pod are changed.
+/// Containers of a Pod to change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(transform = or_empty)]
 pub enum TargetPolicy {
@@ -173,7 +173,7 @@ pub enum TargetPolicy {
     #[default]
     #[serde(alias = "")]
     All,
-    /// The container of a name; none if there is none.
+    /// The container with the given name, if the Pod has one.
     ByName,
     /// The first container.
     First,
@@ -181,24 +181,24 @@ pub enum TargetPolicy {
     Last,
 }
 
-/// Change of a Pod's affinity.
+/// Change to a Pod's affinity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AffinityPatch {
     /// Replaces the affinity of the Pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub override_affinity: Option<EmbeddedObject>,
-    /// Terms to append to the required node affinity; one of its terms has to match a node.
+    /// Terms to append to the required node affinity. A node has to match one of all terms.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub node_selector_terms: Vec<EmbeddedObject>,
 }
 
-/// Limits of lists, which let the API server bound the cost of validation rules.
+/// Limits of lists, so that the API server can bound the cost of validation rules.
 const CONTAINERS_MAX: u32 = 32;
 const ITEMS_MAX: u32 = 64;
 const NAME_PATTERN: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 
-/// Schema of a list of objects that their names identify.
+/// Schema of a list of objects identified by their names.
 fn named(item: &Value, max_items: u32) -> Value {
     json!({
         "type": "array",

@@ -61,12 +61,12 @@ pub enum Day {
     Sun,
 }
 
-/// Reads a time; one that is later than [`Timestamp::MAX`], such as `9999-12-31T23:59:59Z` for "for
-/// ever", as that: the API server accepts it.
+/// Parses a time. The API server accepts times later than [`Timestamp::MAX`], such as
+/// `9999-12-31T23:59:59Z` for a freeze without end; they are read as `Timestamp::MAX`.
 fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
     let text = String::deserialize(deserializer)?;
     let time = text.parse().or_else(|error| {
-        // The only times that RFC 3339 has and a timestamp has not are those of the last hours.
+        // RFC 3339 allows times in the last hours of the year 9999, which exceed `Timestamp::MAX`.
         if text.starts_with("9999-12-3") { Ok(Timestamp::MAX) } else { Err(error) }
     });
     time.map(Time).map_err(D::Error::custom)

@@ -32,8 +32,8 @@ pub struct PodTransitionRuleStatus {
     /// State of each rule: its limits, its rejections and its webhook tasks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rule_states: Vec<RuleState>,
-    /// Operations that consume budget capacity, from before they are granted until their end was
-    /// observed.
+    /// Operations that consume budget capacity, from before they are granted until their end has
+    /// been observed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reservations: Vec<Reservation>,
     /// resourceVersion of the Pod list used for this decision; later decisions never use an older

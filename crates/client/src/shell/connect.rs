@@ -38,7 +38,7 @@ pub async fn connect(operator: &str, metrics: &Metrics) -> Result<Client, Connec
     Ok(ClientBuilder::try_from(config)?.with_layer(&count).build())
 }
 
-/// Why no client could be created.
+/// Reasons for which no client could be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// There is neither a kubeconfig nor a ServiceAccount.

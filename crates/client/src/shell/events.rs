@@ -107,7 +107,7 @@ impl Events {
         }
     }
 
-    /// Returns what publishes an event; `None` if it must not be published now.
+    /// Returns the recorder that publishes an event; `None` if the event must not be published now.
     fn due(&self, object: &ObjectReference, event: &ObjectEvent) -> Option<Recorder> {
         let mut published = self.published.lock();
         if published.len() > CAPACITY {
@@ -168,7 +168,7 @@ mod tests {
 
     type Written = Arc<Mutex<Vec<(http::Method, Value)>>>;
 
-    /// A server that stores what it is sent, and a publisher that uses it.
+    /// A server that stores the requests that it receives, and a publisher that uses it.
     fn publisher() -> (Events, Written) {
         let written = Written::default();
         let stored = written.clone();

@@ -17,8 +17,8 @@ pub struct Listed<K> {
     pub version: Option<u64>,
 }
 
-/// Lists the objects that a label selector matches. `trim` removes what is not needed from each, as
-/// soon as it is received.
+/// Lists the objects that a label selector matches. `trim` removes unneeded fields of each object
+/// as soon as it is received.
 ///
 /// # Errors
 ///

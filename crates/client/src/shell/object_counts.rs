@@ -1,4 +1,4 @@
-//! Gauges that add up what each object of a kind contributes, by namespace and one more label.
+//! Gauges that add up the contributions of the objects of a kind, by namespace and one more label.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use prometheus::{IntGaugeVec, Registry, Result};
 use super::metrics::gauges;
 use crate::{metric::Metric, object_key::ObjectKey};
 
-/// What one object contributes, by the value of the second label.
+/// Contribution of one object, by the value of the second label.
 pub type Contribution = BTreeMap<String, i64>;
 
-/// Gauge with the labels `namespace` and one more: the sum of what objects contribute. A series
+/// Gauge with the labels `namespace` and one more: the sum of the objects' contributions. A series
 /// disappears with its last object.
 pub struct ObjectCounts {
     gauge: IntGaugeVec,
@@ -28,7 +28,7 @@ impl ObjectCounts {
         Ok(Self { gauge: gauges(registry, metric)?, objects: Mutex::default() })
     }
 
-    /// Replaces what an object contributes; nothing once it does not exist.
+    /// Replaces the contribution of an object; empty once the object does not exist.
     pub fn record(&self, object: &ObjectKey, contribution: Contribution) {
         let mut objects = self.objects.lock();
         if objects.get(object).unwrap_or(&Contribution::new()) == &contribution {

@@ -48,7 +48,7 @@ impl Default for WatchBackoff {
 }
 
 impl WatchBackoff {
-    /// Returns what is to be called with each result of the watch, before the backoff.
+    /// Returns a function to call with each result of the watch, before the backoff.
     pub(super) fn observer<T>(&self) -> impl FnMut(&Result<T, watcher::Error>) + Send + use<T> {
         let is_denied = self.is_denied.clone();
         move |result| is_denied.store(result.as_ref().is_err_and(is_forbidden), Ordering::Relaxed)

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Choice, Decorations, applied::AppliedDecorations, revision_data::DecorationRevision};
 
-/// Why a revision of a decoration cannot be added to a Pod template.
+/// Reasons for which a revision of a decoration cannot be added to a Pod template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Conflict {
     /// The Pod has a container of this name already.
@@ -48,7 +48,7 @@ impl fmt::Display for Conflict {
 pub struct Unfit {
     /// The decoration.
     pub name: DecorationName,
-    /// Why it cannot be added.
+    /// Reason for which it cannot be added.
     pub conflict: Conflict,
 }
 

@@ -1,5 +1,5 @@
-//! Decides what a PodDecoration itself needs: its finalizer and its revisions. Pure: observed state in,
-//! actions out.
+//! Decides the writes of a PodDecoration itself: its finalizer and its revisions. Pure: observed
+//! state in, actions out.
 
 use std::collections::BTreeSet;
 

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use crate::template::compare::normal;
 
-/// What a revision of a decoration consists of.
+/// Content of a revision of a decoration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DecorationRevision {
-    /// What is added to Pods.
+    /// Template that is added to Pods.
     pub template: DecorationTemplate,
     /// Order among the decorations of a Pod.
     pub weight: i32,

@@ -79,26 +79,26 @@ pub struct DecorationRevisionView {
     pub resource_version: ResourceVersion,
     /// Position in the revision history; the highest is the newest.
     pub revision: i64,
-    /// What it consists of.
+    /// Content of the revision.
     pub content: Arc<DecorationRevision>,
 }
 
 /// The template's revision.
 #[derive(Clone, Debug, PartialEq)]
 pub enum UpdatedRevision {
-    /// It is the newest one.
+    /// Exists and is the newest.
     Newest {
         /// Name of the ControllerRevision.
         name: RevisionName,
     },
-    /// It exists and becomes the newest one.
+    /// Exists and becomes the newest.
     Older {
         /// Name of the ControllerRevision.
         name: RevisionName,
         /// New position in the revision history.
         position: i64,
     },
-    /// It has to be created.
+    /// Does not exist and is created.
     Missing(NewRevision),
 }
 
@@ -160,13 +160,13 @@ impl DecorationView {
         Some(usize::try_from(partition).unwrap_or_default())
     }
 
-    /// Selector of the Pods; `None` if there is none, or if it is invalid.
+    /// Selector of the Pods; `None` if the spec has none, or an invalid one.
     #[must_use]
     pub fn selector(&self) -> Option<Selector> {
         Selector::try_from(self.spec.selector.clone()?).ok()
     }
 
-    /// Returns what the Pods of the decoration depend on. `in_scope` are the instances that get the
+    /// Returns the decoration as its Pods depend on it. `in_scope` are the instances that get the
     /// updated revision, if the spec has a partition.
     #[must_use]
     pub fn decoration(&self, in_scope: Option<BTreeSet<Instance>>) -> Decoration {
@@ -235,7 +235,8 @@ pub struct SelectedPod {
 pub struct SelectedSet {
     /// True if as many Pods exist as the CollaSet's spec demands.
     pub complete: bool,
-    /// Why the updated revision cannot be added to the CollaSet's template; `None` if it can.
+    /// Reason for which the updated revision cannot be added to the CollaSet's template; `None` if
+    /// it can.
     pub conflict: Option<String>,
 }
 

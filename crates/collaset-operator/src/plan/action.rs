@@ -1,4 +1,4 @@
-//! What a plan can change, as data: each action names its object and carries what rendering needs.
+//! Actions of a plan, as data: each names its object and carries the data for rendering.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -49,16 +49,16 @@ pub enum Action {
     CreatePod {
         /// Instance of the Pod.
         instance: InstanceId,
-        /// What the Pod is built from.
+        /// Revisions from which the Pod is built.
         source: PodSource,
-        /// Why the instance has no Pod.
+        /// Reason for which the instance has no Pod.
         reason: CreateReason,
     },
     /// Creates a Pod as a dry run.
     DryRunPod {
         /// Instance of the Pod.
         instance: InstanceId,
-        /// What the Pod is built from.
+        /// Revisions from which the Pod is built.
         source: PodSource,
     },
     /// Adopts a Pod that has no controller.
@@ -122,7 +122,7 @@ pub enum ClaimChange {
     },
     /// Removes the CollaSet from the owners.
     Disown {
-        /// Why the CollaSet gives the PVC up.
+        /// Reason for which the CollaSet gives the PVC up.
         reason: DisownReason,
     },
     /// Deletes the PVC.
@@ -132,7 +132,7 @@ pub enum ClaimChange {
     },
 }
 
-/// Why a CollaSet removes itself from the owners of a PVC.
+/// Reason for which a CollaSet removes itself from the owners of a PVC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisownReason {
     /// The CollaSet is being deleted and retains its PVCs.
@@ -150,10 +150,10 @@ pub enum DeletionOrder {
     WithChanges,
 }
 
-/// Why an instance gets a Pod.
+/// Reason for which an instance gets a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreateReason {
-    /// It never had one.
+    /// The instance never had a Pod.
     Initial,
     /// Its previous Pod was deleted.
     Recreate,
@@ -170,7 +170,7 @@ pub enum PodChange {
     Replace {
         /// Instance ID of the new Pod.
         instance: InstanceId,
-        /// What the new Pod is built from.
+        /// Revisions from which the new Pod is built.
         source: PodSource,
         /// Target revision, if an update requests the replacement.
         update: Option<RevisionName>,
@@ -200,7 +200,7 @@ pub enum PodChange {
     Begin {
         /// The operation.
         operation: OwnOperation,
-        /// What the operation does to the Pod.
+        /// Effect of the operation on the Pod.
         end: OperationEnd,
     },
     /// Cancels the operation on the Pod.
@@ -217,7 +217,7 @@ pub enum PodChange {
     Apply {
         /// Target of the update.
         to: PodSource,
-        /// Whether the Pod is out of service.
+        /// Mode: in service or out of service.
         mode: ApplyMode,
     },
     /// Finishes the update operation.
@@ -229,7 +229,7 @@ pub enum PodChange {
     },
 }
 
-/// What an operation does to its Pod.
+/// Effect of an operation on its Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationEnd {
     /// The Pod is kept.

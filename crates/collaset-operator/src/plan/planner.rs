@@ -39,7 +39,7 @@ const MAX_UNAVAILABLE: &str = "spec.updateStrategy.rollingUpdate.maxUnavailable"
 /// Field that limits how many Pods an update adds.
 const MAX_SURGE: &str = "spec.updateStrategy.rollingUpdate.maxSurge";
 
-/// What one reconcile changes.
+/// Decisions of one reconcile.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Planned changes, in order of kind.
@@ -75,10 +75,10 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Why a requested change is not made.
+/// Reason for which a requested change is not made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
-    /// What is blocked.
+    /// Kind of the blocked change.
     pub scope: BlockerScope,
     /// Reason of the condition and the event.
     pub reason: &'static EventReason,
@@ -87,18 +87,18 @@ pub struct Blocker {
 }
 
 impl Blocker {
-    /// Why Pods are not scaled, included or excluded.
+    /// Returns a blocker of scaling, inclusion or exclusion of Pods.
     pub(super) fn scaling(reason: &'static EventReason, message: String) -> Self {
         Self { scope: BlockerScope::Scaling, reason, message }
     }
 
-    /// Why Pods are not updated.
+    /// Returns a blocker of updates.
     pub(super) fn updating(reason: &'static EventReason, message: String) -> Self {
         Self { scope: BlockerScope::Updating, reason, message }
     }
 }
 
-/// What a [`Blocker`] blocks, and thereby which condition reports it.
+/// Kind of change that a [`Blocker`] blocks, and thereby the condition that reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockerScope {
     /// Scaling and membership: condition `Scale`.
@@ -112,7 +112,7 @@ pub enum BlockerScope {
 pub struct QueuedPod {
     /// Name of the Pod.
     pub pod: PodName,
-    /// What it waits for: a field of the spec, or a replacement.
+    /// Cause of the wait: a field of the spec, or a replacement.
     pub reason: String,
 }
 
@@ -128,13 +128,13 @@ pub(super) struct Planner<'a> {
     creates: usize,
     /// Maximum of `creates`; computed when it is needed first.
     max_creates: Option<usize>,
-    /// Pods that are released and no longer count.
+    /// Pods that are released and are no longer replicas.
     pub(super) released: BTreeSet<PodName>,
-    /// Number of Pods that are being adopted, and count as replicas.
+    /// Number of Pods that are being adopted, and are counted as replicas.
     pub(super) joining: usize,
     /// Surplus Pods selected for scale-in.
     pub(super) to_scale_in: BTreeSet<&'a PodName>,
-    /// What `maxUnavailable` and `maxSurge` leave.
+    /// Remaining `maxUnavailable` and `maxSurge`.
     pub(super) budget: Budget,
 }
 
@@ -167,7 +167,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What choosing targets and computing the budget depend on.
+    /// Returns the facts for choosing targets and computing the budget.
     pub(super) fn facts<'b>(&'b self, pairs: &'b Pairs<'b>) -> Facts<'b> {
         Facts {
             observed: self.observed,
@@ -247,12 +247,12 @@ impl<'a> Planner<'a> {
     pub(super) fn try_interrupt(&mut self, pod: &PodView) -> bool {
         let Some(left) = self.budget.unavailable else { return true };
         if !pod.has_label(well_known::SERVICE_AVAILABLE) {
-            // It is out of service already.
+            // The Pod is already out of service.
             return true;
         }
         if !self.is_in_service(pod) {
-            // It receives traffic but counts as unavailable already: below minReadySeconds, or about
-            // to be operated on.
+            // The Pod receives traffic but already counts as unavailable: below minReadySeconds, or
+            // about to be operated on.
             if self.budget.exceeded {
                 self.queue(pod, MAX_UNAVAILABLE);
             }

@@ -1,4 +1,4 @@
-//! What the writes of all kinds share: kinds of objects, targets, owner references.
+//! Parts shared by the writes of all kinds: kinds of objects, targets, owner references.
 
 use podops_api::{GROUP, VERSION};
 use podops_client::write::{Resource, Target};

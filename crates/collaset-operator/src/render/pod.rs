@@ -62,7 +62,7 @@ fn random_name(set: &str, suffix: &str) -> PodName {
     bounded_name(set, &format!("-{suffix}"), NAME_MAX).into()
 }
 
-/// What a new Pod is.
+/// Origin of a new Pod.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum NewPod<'a> {
     /// First Pod of its instance.

@@ -13,7 +13,7 @@ use crate::{
     view::{Observed, RevisionView},
 };
 
-/// Whether the CollaSet's finalizer is added or removed.
+/// Change of the CollaSet's finalizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FinalizerChange {
     Add,

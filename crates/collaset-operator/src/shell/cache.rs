@@ -259,7 +259,7 @@ fn is_own(key: &str) -> bool {
     key.split('/').next().unwrap_or_default().ends_with("kusionstack.io")
 }
 
-/// Builds the view of a Pod, and removes what it was built from.
+/// Builds the view of a Pod, and removes the fields that the view replaces.
 pub(crate) fn trim_pod(pod: &mut SlimPod) {
     if let Some(annotations) = &mut pod.metadata.annotations {
         trim_annotations(annotations);
@@ -416,7 +416,7 @@ impl SlimPod {
         known.observed_generation.is_none_or(|observed| observed >= generation).then_some(known)
     }
 
-    /// Returns the state of a pending resize; `None` if there is none.
+    /// Returns the state of a pending resize; `None` without one.
     fn resize(&self) -> Option<Resize> {
         if let Some(pending) = self.current_condition("PodResizePending") {
             let message = pending.message.clone().unwrap_or_default();

@@ -117,7 +117,7 @@ pub(super) fn changed_objects<K>(event: &Event<K>) -> impl Iterator<Item = &K> {
     .into_iter()
 }
 
-/// Watches of PodDecorations and of what concerns them.
+/// Watch of PodDecorations, and the triggers that result from it and from related objects.
 pub(super) struct Watches {
     events: BoxStream<'static, watcher::Result<Event<DecodedDecoration>>>,
     store: (Store<DecodedDecoration>, reflector::store::Writer<DecodedDecoration>),
@@ -135,7 +135,7 @@ impl Watches {
     }
 }
 
-/// Watches PodDecorations; also returns where to send what concerns them.
+/// Watches PodDecorations; returns the sender of related changes, and the watches.
 pub(super) fn related(
     process: &Process,
     caches: &Arc<Caches>,
@@ -277,11 +277,11 @@ impl Reconciler for PodDecorationController {
     }
 }
 
-/// What one reconcile writes. Without the observed state, which has all Pods of the namespace: many
-/// reconciles may wait for the API server at a time.
+/// Writes of one reconcile. Without the observed state, which has all Pods of the namespace,
+/// because many reconciles may wait for the API server at a time.
 struct Decision {
     writes: Vec<Write>,
-    /// Whether the finalizer is among the writes, as the last one.
+    /// True if the last write removes the finalizer.
     is_finalized: bool,
     /// Event about a CollaSet that the decoration does not fit.
     event: Option<ObjectEvent>,
@@ -342,7 +342,7 @@ impl PodDecorationController {
         set.as_result().ok().cloned()
     }
 
-    /// Observes a decoration, and decides what to write.
+    /// Observes a decoration, and decides the writes.
     fn decide(&self, decoration: &SlimDecoration) -> Decision {
         let observed = observe_one(decoration, &self.caches, |name| self.set(decoration, name));
         let actions = plan(&observed);

@@ -21,7 +21,7 @@ const SIDECARS: [&str; 3] = ["log1", "log2", ""];
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DecorationEvent {
     Reconcile,
-    /// Index into [`SIDECARS`] of what the decoration adds.
+    /// Index into [`SIDECARS`] of the template that the decoration adds.
     Set(usize),
     Partition(Option<usize>),
     Delete,
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// Asserts that all live Pods have what the decoration adds, and no others have it.
+    /// Asserts that all live Pods have the decoration's template, or none without a decoration.
     pub(super) fn assert_decorated(&self) {
         let decoration = self.cluster.get(PLURAL, DECORATION);
         let wanted = decoration.map(|d| d["spec"]["template"]["containers"][0]["image"].as_str());

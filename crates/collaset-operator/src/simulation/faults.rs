@@ -1,5 +1,5 @@
-//! Lost labels, taken names, rejected writes and conflicting requests: nothing is lost, nothing is
-//! duplicated, and what does not concern them proceeds.
+//! Lost labels, taken names, rejected writes and conflicting requests: nothing is lost or
+//! duplicated, and unaffected Pods proceed.
 
 use podops_api::well_known;
 use serde_json::{Value, json};

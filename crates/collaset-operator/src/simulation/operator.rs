@@ -42,7 +42,7 @@ pub(super) struct Operator {
     pub(super) last_plan: String,
     /// IDs of both Pods of every replacement so far.
     replaced_ids: BTreeSet<i64>,
-    /// Dry-run results by what the Pods are built from.
+    /// Dry-run results by source of the Pods.
     dry_runs: BTreeMap<PodSource, DryRunResult>,
     /// Pods of which the last create was rejected.
     rejected_creates: BTreeSet<PodSource>,
@@ -62,7 +62,7 @@ struct PendingPlan {
     pods: Vec<Pod>,
 }
 
-/// Returns what a new Pod is built from.
+/// Returns the revisions from which a new Pod is built.
 fn source_of(body: &Value) -> PodSource {
     let metadata = &body["metadata"];
     let revision = metadata["labels"][well_known::REVISION].as_str().unwrap_or_default();
@@ -193,7 +193,7 @@ impl World {
         succeeded
     }
 
-    /// Records what the operator remembers of a create.
+    /// Updates the operator's memory after a create.
     fn remember(&mut self, write: &Write, outcome: &Outcome) {
         let Write::Create { target, body, .. } = write else { return };
         let known = &mut self.operator;
@@ -243,7 +243,7 @@ impl World {
                     self.operator.replaced_ids.insert(new.id());
                     self.operator.replaced_ids.extend(self.pod(origin).map(|pod| pod.id()));
                 }
-                // A replacement on request keeps the revision, so it does not count as an update.
+                // A replacement on request keeps the revision, so it is not an update.
                 let origin = new.get(well_known::REPLACE_PAIR_ORIGIN_NAME);
                 let origin = origin.and_then(|name| before.pod(name));
                 if origin.is_none_or(|pod| pod.revision() != new.revision()) {
@@ -299,7 +299,8 @@ impl World {
         let Some(surge) = rolling(pending).and_then(|r| r.max_surge.clone()) else { return };
         let max = replicas + resolve(&surge, replicas, Rounding::Up);
         let (was, is) = (before.live().len(), self.live().len());
-        // A surplus that existed at planning time, for example after a scale-in, does not count.
+        // The limit does not apply to a surplus that existed at planning time, for example after a
+        // scale-in.
         let planned_within_max = pending.pods.iter().filter(|pod| pod.is_live()).count() <= max;
         assert!(
             !planned_within_max || is <= max,

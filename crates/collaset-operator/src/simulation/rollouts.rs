@@ -309,7 +309,7 @@ impl World {
         self.edit(json!({ "updateStrategy": { "rollingUpdate": rolling } }));
     }
 
-    /// Ends what only users can end, so that the CollaSet can converge.
+    /// Ends the states that only users can end, so that the CollaSet can converge.
     fn settle(&mut self, setting: &Setting) {
         self.cluster.rejected_image = None;
         self.edit(json!({ "paused": false }));

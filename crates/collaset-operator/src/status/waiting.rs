@@ -24,7 +24,7 @@ use crate::{
 /// How long a Pod may stay in a phase before it is reported as waiting. Operations without problems
 /// take less.
 const REPORT_AFTER: SignedDuration = SignedDuration::from_secs(5);
-/// How long a Pod may fail to start before the CollaSet counts as degraded.
+/// Time for which a Pod may fail to start before the CollaSet is degraded.
 const FAILING_AFTER: SignedDuration = SignedDuration::from_secs(30);
 /// Reasons of containers that are starting as they should.
 const STARTING_REASONS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
@@ -48,7 +48,7 @@ pub(super) struct Waiting {
     pub(super) groups: Vec<WaitingPods>,
     /// Pods that have not started for too long, if there are any.
     pub(super) failing: Option<FailingPods>,
-    /// Time until another Pod counts as waiting or failing.
+    /// Time until another Pod is reported as waiting or failing.
     pub(super) requeue_after: Option<Duration>,
 }
 
@@ -67,7 +67,7 @@ impl FailingPods {
     }
 }
 
-/// Why and since when one Pod waits.
+/// Phase, reason and start of one Pod's wait.
 struct Wait {
     phase: String,
     reason: String,
@@ -168,7 +168,7 @@ fn starting_wait(observed: &Observed, pod: &PodView) -> Option<Wait> {
 fn operation_wait(pod: &PodView, rules: &RejectingRules) -> Option<Wait> {
     let known = match PodLifecycle::parse(&pod.labels) {
         Ok(known) => known,
-        // No operator goes on with such a Pod.
+        // No operator continues with such a Pod.
         Err(error) => {
             let reason = format!("{error}; fix or remove it");
             return Some(Wait { phase: INVALID.to_owned(), reason, since: pod.created });

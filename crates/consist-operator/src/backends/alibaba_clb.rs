@@ -51,7 +51,7 @@ pub struct Account {
     endpoint: String,
 }
 
-/// Why the credentials cannot be used.
+/// Reasons for which the credentials cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidAccount {
     /// Some of them are not set.
@@ -61,7 +61,7 @@ pub enum InvalidAccount {
 
 impl Account {
     /// Returns the account of these credentials: key, secret and endpoint. `None` without key and
-    /// secret; empty texts count as not set.
+    /// secret; empty texts are treated as not set.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl Account {
     ///
     /// # Errors
     ///
-    /// [`BackendError::InvalidParams`] if there is none.
+    /// [`BackendError::InvalidParams`] without an account.
     pub fn configured(account: Option<&Self>) -> Result<&Self, BackendError> {
         account.ok_or_else(|| {
             BackendError::InvalidParams(

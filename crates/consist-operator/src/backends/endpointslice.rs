@@ -62,7 +62,7 @@ fn traffic_by_uid(slices: &[EndpointSlice]) -> BTreeMap<Uid, Traffic> {
 }
 
 fn is_ready(endpoint: &Endpoint) -> bool {
-    // An unset condition counts as ready, by the API's definition.
+    // An unset condition means ready, by the API's definition.
     endpoint.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true)
 }
 

@@ -46,7 +46,7 @@ pub struct AdapterFlag {
     pub address: String,
 }
 
-/// Why a flag does not configure an adapter.
+/// Reasons for which a flag does not configure an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidAdapterFlag {
     /// The text contains no `=`.

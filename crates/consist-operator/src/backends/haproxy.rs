@@ -77,7 +77,8 @@ impl Params {
     }
 }
 
-/// Returns whether an instance is written in the only way: another one would count as another instance.
+/// Returns whether an instance is written in its canonical form; any other form would be a second
+/// instance.
 fn is_canonical(instance: &str) -> bool {
     let Some(address) = instance.strip_prefix("tcp://") else { return true };
     let port = address.rsplit_once(':').map_or("", |(_, port)| port);

@@ -36,7 +36,7 @@ fn under_control() -> LabelSelector {
     LabelSelector { match_labels: Some(labels), match_expressions: None }
 }
 
-/// Why the configuration of kinds is invalid.
+/// Reasons for which the configuration of kinds is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidKinds {
     /// The text is not YAML of the expected form.
@@ -59,7 +59,7 @@ pub enum InvalidKinds {
     },
 }
 
-/// Why the configuration of one kind is invalid.
+/// Reasons for which the configuration of one kind is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidKind {
     /// `labelSelector` is not a selector.
@@ -217,7 +217,7 @@ fn parse_selector(value: &Value) -> Result<Selector, SelectorCause> {
     Ok(selector.try_into()?)
 }
 
-/// Why the Pod selector of an object cannot be used.
+/// Reason for which the Pod selector of an object cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}")]
 pub struct InvalidSelector {
@@ -226,7 +226,7 @@ pub struct InvalidSelector {
     source: SelectorCause,
 }
 
-/// What is wrong with a Pod selector.
+/// Error in a Pod selector.
 #[derive(Debug, thiserror::Error)]
 pub enum SelectorCause {
     /// The JSONPath does not apply to the object.

@@ -98,7 +98,7 @@ impl Backends {
     ///
     /// # Errors
     ///
-    /// [`UnknownBackend`] if there is none, or no name.
+    /// [`UnknownBackend`] if no backend has this name, or `name` is `None`.
     pub(super) fn get(
         &self,
         name: Option<&str>,

@@ -24,7 +24,7 @@ pub(super) struct Metrics {
     waiting_pods: IntGaugeVec,
     /// Protection finalizers whose removal has waited for more than 30 s.
     stuck_finalizers: IntGaugeVec,
-    /// What the two gauges count.
+    /// Totals for the two gauges.
     waiting: Arc<Mutex<WaitingTotals>>,
     /// Seconds that syncs with backends took.
     pub(super) sync_duration: HistogramVec,
@@ -64,7 +64,7 @@ impl Metrics {
         self.waiting_pods.with_label_values(&[namespace, "drain"]).set(total.drain);
         self.stuck_finalizers.with_label_values(&[namespace]).set(total.stuck);
         if total == WaitingCounts::default() {
-            // It fails if the gauge does not exist.
+            // `remove_label_values` fails if the gauge does not exist.
             drop(self.waiting_pods.remove_label_values(&[namespace, "enable"]));
             drop(self.waiting_pods.remove_label_values(&[namespace, "drain"]));
             drop(self.stuck_finalizers.remove_label_values(&[namespace]));

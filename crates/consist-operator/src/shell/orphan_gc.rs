@@ -60,7 +60,7 @@ impl OrphanCollector {
         let Ok(found) = all.get_opt(employer).await else { return };
         let is_bound = match found.map(Decoded::into_result) {
             Some(Ok(found)) => SlimEmployer::new(&self.kind, found).is_managed_or_releasing(),
-            // It exists, and may be under control.
+            // The employer exists, and may be under control.
             Some(Err(_)) => true,
             None => false,
         };

@@ -1,4 +1,4 @@
-//! Sends what is reported about Pods that wait for their traffic: metrics and events.
+//! Sends the metrics and events of Pods that wait for their traffic.
 
 use podops_client::{event::ObjectEvent, object_key::ObjectKey, shell::clock, write::Write};
 

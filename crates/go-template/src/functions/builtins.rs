@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// Describes a comparison of two arguments.
+/// Makes a function that compares two arguments.
 macro_rules! comparison {
     ($compare:expr) => {
         fixed(&[Type::Any, Type::Any], |call| {
@@ -25,7 +25,7 @@ macro_rules! comparison {
 
 pub(super) fn find(name: &str) -> Option<Function> {
     Some(match name {
-        // The executor evaluates no more of their arguments than it needs.
+        // The executor short-circuits these functions.
         "and" | "or" => open(&[Type::Any], Type::Any, |call| Ok(call.value(0))),
         "call" => open(&[Type::Any], Type::Any, |_| {
             Err(Failure::NotAFunction("the first argument of call".to_owned()))

@@ -50,7 +50,7 @@ pub(super) fn find(name: &str) -> Option<Function> {
     })
 }
 
-/// Returns the point in time that an argument stands for: seconds since 1970, or now if it is none.
+/// Returns the time of an argument: integers are seconds since 1970, other types yield now.
 fn moment(call: &Call<'_>, index: usize) -> Time {
     let now = call.environment.now;
     match call.value(index) {
@@ -65,7 +65,7 @@ fn moment(call: &Call<'_>, index: usize) -> Time {
     }
 }
 
-/// Shows a time in a time zone; in UTC if there is no such zone.
+/// Formats a time in a time zone; in UTC if the zone is unknown.
 fn shown(call: &mut Call<'_>, format: &[u8], index: usize, zone: &[u8]) -> Result<Value, Failure> {
     let timestamp = moment(call, index).zoned().timestamp();
     let name = std::str::from_utf8(zone).unwrap_or_default();
@@ -76,7 +76,7 @@ fn shown(call: &mut Call<'_>, format: &[u8], index: usize, zone: &[u8]) -> Resul
     call.make(layout::format(&Time::new(timestamp, zone), format))
 }
 
-/// Adds a duration such as `-1.5h`, if it is one.
+/// Adds a duration such as `-1.5h`; an invalid duration adds nothing.
 fn modified(call: &Call<'_>) -> Time {
     let time = moment(call, 1);
     let duration = duration(call.text(0).bytes());
@@ -87,7 +87,7 @@ fn modified(call: &Call<'_>) -> Time {
     }
 }
 
-/// Reads a duration as Go's `time.ParseDuration` does.
+/// Parses a duration as Go's `time.ParseDuration` does.
 fn duration(text: &[u8]) -> Option<SignedDuration> {
     let text = std::str::from_utf8(text).ok()?;
     let (sign, mut rest) = match text.strip_prefix('-') {
@@ -138,7 +138,7 @@ fn duration(text: &[u8]) -> Option<SignedDuration> {
     Some(SignedDuration::from_nanos(i64::try_from(sign * total).ok()?))
 }
 
-/// Returns whole seconds as Go shows a duration.
+/// Formats whole seconds as Go formats a duration.
 fn duration_text(seconds: i64) -> String {
     let sign = if seconds < 0 { "-" } else { "" };
     let seconds = seconds.unsigned_abs();
@@ -152,7 +152,7 @@ fn duration_text(seconds: i64) -> String {
     }
 }
 
-/// Calls a method of a time.
+/// Calls a method of a time; `None` if the method does not exist.
 pub(super) fn method(time: &Time, name: &str, values: &[Value]) -> Result<Option<Value>, Failure> {
     if let ("Format", [Value::Text(format)]) = (name, values) {
         return Ok(Some(Value::text(layout::format(time, format.bytes()))));

@@ -56,7 +56,7 @@ pub(super) fn find(name: &str) -> Option<Function> {
     })
 }
 
-/// Returns JSON, or nothing if there is a number that JSON has not.
+/// Encodes JSON; the result is empty if a number is infinite or NaN.
 fn to_json(call: &mut Call<'_>, layout: Layout) -> Result<Value, Failure> {
     let text = json::write(call.heap, &call.value(0), layout)?;
     call.make(text.unwrap_or_default())
@@ -65,7 +65,7 @@ fn to_json(call: &mut Call<'_>, layout: Layout) -> Result<Value, Failure> {
 /// Position of the byte that cannot be decoded.
 type Position = usize;
 
-/// Decodes a text. Sprig returns the text of the error if that is impossible.
+/// Decodes a string. Returns the error's text if decoding fails, as Sprig does.
 fn decoded(
     call: &mut Call<'_>,
     decode: fn(&[u8]) -> Result<Vec<u8>, Position>,
@@ -127,7 +127,7 @@ fn base64(bytes: &[u8]) -> Result<Vec<u8>, Position> {
     }
 }
 
-/// Decodes base32 as Go does. What follows padding is ignored, if it is short enough.
+/// Decodes base32 as Go does; a short rest after the padding is ignored.
 fn base32(bytes: &[u8]) -> Result<Vec<u8>, Position> {
     let bytes: Vec<u8> =
         bytes.iter().copied().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
@@ -182,8 +182,8 @@ fn base32_encoded(bytes: &[u8]) -> String {
     out
 }
 
-/// Decrypts what Sprig's `encryptAES` makes: AES-256-CBC behind its initialization vector, the
-/// password filled with zeros, PKCS#7 padding.
+/// Decrypts the output of Sprig's `encryptAES`: initialization vector, then AES-256-CBC with PKCS#7
+/// padding; the password is padded with zeros.
 fn decrypted(call: &mut Call<'_>) -> Result<Value, Failure> {
     let (password, text) = (call.text(0), call.text(1));
     if text.bytes().is_empty() {

@@ -10,7 +10,7 @@ use crate::{
 /// Largest width and precision.
 const LARGEST: i64 = 1_000_000;
 
-/// Returns the arguments in a format.
+/// Formats the arguments as Go's `fmt.Sprintf` does.
 pub(crate) fn sprintf(
     heap: &mut Heap,
     format: &[u8],
@@ -29,7 +29,8 @@ pub(crate) fn sprintf(
     Ok(printer.out)
 }
 
-/// Returns the arguments as Go's `fmt.Sprint` does: with spaces between those that are no texts.
+/// Formats the arguments as Go's `fmt.Sprint` does: with a space between operands if neither is a
+/// string.
 pub(crate) fn sprint(heap: &Heap, arguments: &[Value]) -> Result<Vec<u8>, Failure> {
     let mut out = Vec::new();
     let mut previous_is_text = true;
@@ -45,7 +46,7 @@ pub(crate) fn sprint(heap: &Heap, arguments: &[Value]) -> Result<Vec<u8>, Failur
     Ok(out)
 }
 
-/// Returns the arguments as Go's `fmt.Sprintln` does.
+/// Formats the arguments as Go's `fmt.Sprintln` does.
 pub(crate) fn sprintln(heap: &Heap, arguments: &[Value]) -> Result<Vec<u8>, Failure> {
     let mut out = Vec::new();
     for (index, argument) in arguments.iter().enumerate() {
@@ -59,7 +60,7 @@ pub(crate) fn sprintln(heap: &Heap, arguments: &[Value]) -> Result<Vec<u8>, Fail
     Ok(out)
 }
 
-/// What stands between `%` and the verb.
+/// Flags, width and precision of a directive.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "Go's flags are independent")]
 struct Flags {
@@ -78,9 +79,9 @@ struct Printer<'a> {
     arguments: &'a [Value],
     /// Position in the format.
     position: usize,
-    /// Next argument.
+    /// Index of the next argument.
     next: usize,
-    /// Whether an argument was named by its index.
+    /// True if a directive had an explicit argument index.
     reordered: bool,
     out: Vec<u8>,
 }
@@ -109,7 +110,7 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// Writes the arguments for which the format has no verb.
+    /// Writes the arguments that no verb used.
     fn extra(&mut self) -> Result<(), Failure> {
         self.out.extend(b"%!(EXTRA ");
         for (index, argument) in self.arguments[self.next..].iter().enumerate() {
@@ -219,7 +220,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Reads digits of the format.
+    /// Reads a width or precision; `None` without digits, or if the number is too large.
     fn number(&mut self) -> Option<usize> {
         let mut number = None;
         while let Some(digit @ b'0'..=b'9') = self.peek() {
@@ -234,7 +235,7 @@ impl Printer<'_> {
         number.and_then(|number| usize::try_from(number).ok())
     }
 
-    /// Takes an argument as a width or precision.
+    /// Consumes an argument as a width or precision.
     fn argument_number(&mut self) -> Option<i64> {
         let argument = self.arguments.get(self.next)?;
         self.next += 1;
@@ -244,7 +245,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Reads `[n]`, if it is there.
+    /// Reads an optional `[n]`.
     fn argument_index(&mut self, index: &mut Index) {
         index.is_last = false;
         if self.peek() != Some(b'[') {
@@ -278,7 +279,7 @@ impl Printer<'_> {
     fn argument(&mut self, value: &Value, verb: char, flags: &Flags) -> Result<(), Failure> {
         let mut flags = *flags;
         if verb == 'v' {
-            // %+v changes structures only.
+            // `%+v` affects structs only.
             flags.plus = false;
             if flags.sharp && !matches!(value, Value::Text(_)) {
                 return Err(Failure::Unsupported("%#v in printf"));
@@ -296,10 +297,10 @@ impl Printer<'_> {
     }
 }
 
-/// What the format has on the argument of a verb.
+/// State of the explicit argument index of a directive.
 struct Index {
     is_valid: bool,
-    /// Whether `[n]` was read last.
+    /// True if `[n]` was read last.
     is_last: bool,
 }
 
@@ -357,7 +358,7 @@ fn scalar(out: &mut Vec<u8>, value: &Value, directive: &Directive) -> Result<(),
     Ok(())
 }
 
-/// Writes a text, filled up to the width.
+/// Writes a text, padded to the width.
 fn pad(out: &mut Vec<u8>, text: &[u8], flags: &Flags) {
     let width = flags.width.unwrap_or(0);
     let missing = width.saturating_sub(runes::all(text).count());
@@ -371,7 +372,7 @@ fn pad(out: &mut Vec<u8>, text: &[u8], flags: &Flags) {
     }
 }
 
-/// Returns whether the verb is one for texts.
+/// Writes a string; returns false if the verb does not apply.
 fn text(out: &mut Vec<u8>, bytes: &[u8], verb: char, flags: &Flags) -> bool {
     match verb {
         'v' if flags.sharp => pad(out, &literal::quote(bytes, false), flags),
@@ -395,7 +396,7 @@ fn can_be_raw(text: &str) -> bool {
     text.chars().all(fits)
 }
 
-/// Returns as many runes as the precision allows.
+/// Truncates to the precision, which is in runes.
 fn truncated<'a>(bytes: &'a [u8], flags: &Flags) -> &'a [u8] {
     let Some(precision) = flags.precision else { return bytes };
     let length: usize = runes::all(bytes).take(precision).map(|rune| rune.length).sum();
@@ -419,7 +420,7 @@ fn hexadecimal(out: &mut Vec<u8>, bytes: &[u8], upper: bool, flags: &Flags) {
     pad(out, text.as_bytes(), flags);
 }
 
-/// Returns whether the verb is one for integers.
+/// Writes an integer; returns false if the verb does not apply.
 fn integer(out: &mut Vec<u8>, value: i64, verb: char, flags: &Flags) -> bool {
     let plain = Flags { zero: false, ..*flags };
     let character = || u32::try_from(value).ok().and_then(char::from_u32).unwrap_or('\u{fffd}');
@@ -484,7 +485,7 @@ fn integer(out: &mut Vec<u8>, value: i64, verb: char, flags: &Flags) -> bool {
     true
 }
 
-/// Returns whether the verb is one for floating-point numbers.
+/// Writes a floating-point number; returns false if the verb does not apply.
 fn number(out: &mut Vec<u8>, value: f64, verb: char, flags: &Flags) -> Result<bool, Failure> {
     let (format, precision) = match verb {
         'v' | 'g' | 'G' => (b'g', None),

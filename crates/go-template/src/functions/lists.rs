@@ -76,7 +76,7 @@ fn concatenated(call: &mut Call<'_>) -> Result<Value, Failure> {
     call.heap.list(items, Element::Any)
 }
 
-/// Returns a part of a list; of an empty one, nil.
+/// Returns a part of a list; nil for an empty list.
 fn without_one(call: &mut Call<'_>, part: fn(&[Value]) -> &[Value]) -> Result<Value, Failure> {
     let items = call.items(0)?;
     if items.is_empty() {
@@ -85,7 +85,7 @@ fn without_one(call: &mut Call<'_>, part: fn(&[Value]) -> &[Value]) -> Result<Va
     call.heap.list(part(&items).to_vec(), Element::Any)
 }
 
-/// Returns the items that equal none before them.
+/// Returns the distinct items, each at its first position.
 fn unique(call: &mut Call<'_>) -> Result<Value, Failure> {
     let mut kept: Vec<Value> = Vec::new();
     for item in call.items(0)? {
@@ -149,7 +149,7 @@ fn joined(call: &mut Call<'_>) -> Result<Value, Failure> {
     call.make(text)
 }
 
-/// Sorts texts; a list of texts is sorted in its place.
+/// Sorts strings; a list of strings is sorted in place.
 fn sorted(call: &mut Call<'_>) -> Result<Value, Failure> {
     let value = call.value(0);
     let Value::List(list) = value else {

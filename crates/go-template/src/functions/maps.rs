@@ -72,7 +72,7 @@ fn pluck(call: &mut Call<'_>) -> Result<Value, Failure> {
     call.heap.list(values, Element::Any)
 }
 
-/// Returns the keys of all maps, of each sorted.
+/// Returns the keys of all maps; the keys of each map are sorted.
 fn keys(call: &mut Call<'_>) -> Result<Value, Failure> {
     let mut keys = Vec::new();
     for index in 0..call.arguments.len() {
@@ -91,9 +91,9 @@ fn filtered(call: &mut Call<'_>, keeps_named: bool) -> Result<Value, Failure> {
     call.heap.map(kept, Element::Any)
 }
 
-/// Fills the first map with entries of the others.
+/// Merges maps into the first.
 fn merged(call: &mut Call<'_>, overwrites: bool) -> Result<Value, Failure> {
-    // Go makes a map where there is none.
+    // Go makes a map for a nil target.
     let mut target = call.map(0);
     target.is_nil = false;
     for index in 1..call.arguments.len() {
@@ -103,8 +103,8 @@ fn merged(call: &mut Call<'_>, overwrites: bool) -> Result<Value, Failure> {
     Ok(Value::Map(target))
 }
 
-/// Merges one map as `mergo` 0.3.8 does: an entry is taken if the target has none or an empty one,
-/// or if `overwrites`; maps are merged with maps.
+/// Merges a map as `mergo` 0.3.8 does: an entry is copied if its value in the target is missing or
+/// empty, or if `overwrites`; nested maps are merged.
 fn merge(
     heap: &mut Heap,
     target: Map,

@@ -47,7 +47,7 @@ pub(super) fn find(name: &str) -> Option<Function> {
     })
 }
 
-/// Reads a decimal number; one that is out of range becomes the nearest.
+/// Parses a decimal integer; 0 if invalid, saturated if out of range.
 fn atoi(call: &Call<'_>) -> i64 {
     let text = call.text(0);
     let text = std::str::from_utf8(text.bytes()).unwrap_or_default();
@@ -83,7 +83,8 @@ fn divided(call: &Call<'_>, operation: fn(i64, i64) -> i64) -> Result<Value, Fai
     Ok(Value::int64(operation(to_int64(&call.value(0)), divisor)))
 }
 
-/// Rounds to so many places; the third argument is the fraction from which to round up.
+/// Rounds to this number of decimal places; the third argument is the fraction from which to round
+/// up.
 fn rounded(call: &Call<'_>) -> Value {
     let from = match call.value(2) {
         Value::Float(from) => from,

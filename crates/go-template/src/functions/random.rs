@@ -1,4 +1,4 @@
-//! Random texts, drawn from a seed: the same template and seed give the same texts.
+//! Random strings from a seed: the same template and seed give the same strings.
 
 use super::signature::fixed;
 use crate::{
@@ -30,7 +30,7 @@ pub(super) fn find(name: &str) -> Option<Function> {
     })
 }
 
-/// Returns so many characters of an alphabet; none for a negative number.
+/// Returns random ASCII characters that `belongs` accepts; none for a negative length.
 fn drawn(call: &mut Call<'_>, belongs: fn(u8) -> bool) -> Result<Value, Failure> {
     let count = usize::try_from(call.int(0)).unwrap_or(0);
     call.heap.reserve(count)?;
@@ -40,7 +40,7 @@ fn drawn(call: &mut Call<'_>, belongs: fn(u8) -> bool) -> Result<Value, Failure>
     Ok(Value::Text(text.into()))
 }
 
-/// Returns a UUID of version 4.
+/// Formats the first 16 bytes as a UUID of version 4.
 fn uuid(bytes: [u8; 32]) -> String {
     let mut bytes = bytes;
     bytes[6] = bytes[6] & 0x0f | 0x40;

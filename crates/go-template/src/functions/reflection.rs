@@ -22,7 +22,7 @@ pub(super) fn find(name: &str) -> Option<Function> {
         "typeIsLike" => fixed(TEXT_AND_ANY, |call| {
             let value = call.value(1);
             let name = value.type_name();
-            // A pointer is like what it points to.
+            // A pointer also matches the type that it points to.
             let pointed = name.strip_prefix('*').unwrap_or(name).as_bytes();
             let wanted = call.text(0);
             Ok(Value::Bool(wanted.bytes() == name.as_bytes() || wanted.bytes() == pointed))
@@ -66,7 +66,7 @@ fn copied(heap: &mut Heap, value: &Value, depth: usize) -> Result<Value, Failure
             }
             heap.map(copies, map.element)?
         }
-        // The copying library cannot see into it.
+        // copystructure does not copy unexported fields.
         Value::Version(_) => Value::Version(Rc::new(Version::default())),
         value => value.clone(),
     })

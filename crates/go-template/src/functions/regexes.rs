@@ -11,12 +11,12 @@ use crate::{
     value::{Element, Value},
 };
 
-/// Bytes of a compiled expression.
+/// Maximum size of a compiled expression in bytes.
 const SIZE: usize = 1 << 20;
-/// Largest count of a repetition in Go.
+/// Largest repetition count in Go.
 const MOST_REPETITIONS: u32 = 1000;
 
-/// Named classes.
+/// Named ASCII classes.
 const CLASSES: [&str; 14] = [
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct",
     "space", "upper", "word", "xdigit",
@@ -29,7 +29,7 @@ const WITH_COUNT: &[Type] = &[Type::Text, Type::Text, Type::Int];
 pub(super) fn find(name: &str) -> Option<Function> {
     Some(match name {
         "regexMatch" => fixed(TWO, |call| {
-            // Sprig swallows the error of an expression that is none.
+            // Sprig ignores the error of an invalid expression.
             let regex = match compile(call) {
                 Ok(regex) => Some(regex),
                 Err(Failure::Invalid { .. }) => None,
@@ -78,13 +78,13 @@ pub(super) fn find(name: &str) -> Option<Function> {
     })
 }
 
-/// Returns an argument as characters.
+/// Returns an argument as UTF-8.
 fn subject(call: &Call<'_>, index: usize) -> Result<String, Failure> {
     let text = call.text(index).bytes().to_vec();
     String::from_utf8(text).map_err(|_| Failure::Unsupported("a regular expression on binary data"))
 }
 
-/// Longest regular expression in bytes; each brace in it is searched for its end.
+/// Maximum length of an expression in bytes; each brace is searched for its end.
 const PATTERN_MAX: usize = 8 << 10;
 
 fn compile(call: &mut Call<'_>) -> Result<Regex, Failure> {
@@ -96,7 +96,7 @@ fn compile(call: &mut Call<'_>) -> Result<Regex, Failure> {
     // Compiling costs more than most functions.
     call.heap.step(10 + pattern.bytes().len())?;
     let text = std::str::from_utf8(pattern.bytes()).map_err(|_| invalid())?;
-    // Their tables would add hundreds of kilobytes to every operator.
+    // Unicode tables would add hundreds of kilobytes to every operator.
     if text.contains(r"\p") || text.contains(r"\P") {
         return Err(Failure::Unsupported("a Unicode class in a regular expression"));
     }
@@ -105,7 +105,7 @@ fn compile(call: &mut Call<'_>) -> Result<Regex, Failure> {
     builder.size_limit(SIZE).octal(true).build().map_err(|_| invalid())
 }
 
-/// Returns a bound for the length of what matches are replaced with.
+/// Returns an upper bound for the total length of the replacements.
 fn longest_expansion(regex: &Regex, text: &str, replacement: &str) -> usize {
     let references = replacement.matches('$').count();
     let each = |length: usize| replacement.len() + references * length;
@@ -139,7 +139,7 @@ fn split(regex: &Regex, text: &str, count: i64) -> Option<Vec<Text>> {
     Some(parts)
 }
 
-/// Translates an expression; `None` if Go's syntax has none like it.
+/// Translates an expression; `None` if the syntax is invalid in Go.
 fn translate(pattern: &str) -> Option<String> {
     let mut out = String::new();
     let mut characters = pattern.chars().peekable();
@@ -147,7 +147,7 @@ fn translate(pattern: &str) -> Option<String> {
         match character {
             '\\' => escape(characters.next()?, false, &mut characters, &mut out)?,
             '[' => class(&mut characters, &mut out)?,
-            // Counted repetitions are checked by the crate; other braces are literal in Go.
+            // The crate checks counted repetitions; other braces are literal in Go.
             '{' => {
                 let rest: String = characters.clone().take_while(|c| *c != '}').collect();
                 let closes = characters.clone().any(|c| c == '}');
@@ -160,7 +160,7 @@ fn translate(pattern: &str) -> Option<String> {
                     .is_some_and(|open| !out[..open].ends_with('\\') && !out[open..].contains('}'));
                 out.push_str(if opens { "}" } else { r"\}" });
             }
-            // ASCII boundaries and classes only: Go has no Unicode ones.
+            // Groups and flags that Go lacks are invalid.
             '(' if characters.peek() == Some(&'?') => {
                 let rest: String = characters.clone().skip(1).collect();
                 if !is_group(&rest) {
@@ -174,7 +174,7 @@ fn translate(pattern: &str) -> Option<String> {
     Some(out)
 }
 
-/// Returns whether braces hold a repetition; `None` if it is too large for Go.
+/// Returns true if the braces contain a repetition; `None` if the count is too large for Go.
 fn is_repetition(text: &str) -> Option<bool> {
     let (least, most) = text.split_once(',').unwrap_or((text, ""));
     let is_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
@@ -187,7 +187,7 @@ fn is_repetition(text: &str) -> Option<bool> {
     is_small.then_some(true)
 }
 
-/// Returns whether a group that begins with `(?` is one of Go's.
+/// Returns true if the text after `(?` begins a group of Go's syntax.
 fn is_group(rest: &str) -> bool {
     let flags = rest.trim_start_matches(|c| "imsU-".contains(c));
     rest.starts_with("P<") || rest.starts_with('<') || flags.starts_with([':', ')'])
@@ -195,7 +195,7 @@ fn is_group(rest: &str) -> bool {
 
 type Characters<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
-/// Translates what stands behind a backslash.
+/// Translates the escape after a backslash; `None` if it is invalid in Go.
 fn escape(
     character: char,
     in_class: bool,
@@ -236,7 +236,7 @@ fn escape(
             }
         }
         '0'..='7' => {
-            // A single digit other than 0 would be a reference to a group.
+            // A single digit other than 0 would be a backreference.
             let next_is_octal = characters.peek().is_some_and(|c| ('0'..='7').contains(c));
             if character != '0' && !next_is_octal {
                 return None;
@@ -255,7 +255,7 @@ fn escape(
     Some(())
 }
 
-/// Translates a class, of which `[` has been read.
+/// Translates a character class after its `[`.
 fn class(characters: &mut Characters<'_>, out: &mut String) -> Option<()> {
     out.push('[');
     if characters.next_if_eq(&'^').is_some() {

@@ -6,7 +6,7 @@ use crate::{
     value::Value,
 };
 
-/// Returns the result of a method that takes no arguments, unless it has some.
+/// Returns the result of a method without parameters; fails if there are arguments.
 pub(super) fn without_arguments(
     name: &str,
     value: Value,
@@ -20,12 +20,12 @@ pub(super) fn without_arguments(
 
 type Body = fn(&mut Call<'_>) -> Result<Value, Failure>;
 
-/// Describes a function of so many arguments.
+/// Makes a function with a fixed number of parameters.
 pub(super) const fn fixed(parameters: &'static [Type], body: Body) -> Function {
     Function { parameters, rest: None, body }
 }
 
-/// Describes a function that takes any number of further arguments.
+/// Makes a variadic function.
 pub(super) const fn open(parameters: &'static [Type], rest: Type, body: Body) -> Function {
     Function { parameters, rest: Some(rest), body }
 }

@@ -1,4 +1,4 @@
-//! Texts.
+//! String functions.
 
 use std::collections::BTreeSet;
 
@@ -69,7 +69,7 @@ pub(super) fn find(name: &str) -> Option<Function> {
     })
 }
 
-/// Returns functions that lay texts out or choose between values.
+/// Returns the function of this name, if it formats strings or chooses between values.
 fn find_layout(name: &str) -> Option<Function> {
     Some(match name {
         "trunc" => fixed(&[Type::Int, Type::Text], |call| {
@@ -135,7 +135,7 @@ fn find_layout(name: &str) -> Option<Function> {
     })
 }
 
-/// Returns a part of a text, if the text has it.
+/// Returns a range of bytes; [`Failure::OutOfRange`] if the string is shorter.
 fn part(bytes: &[u8], start: i64, end: i64) -> Result<&[u8], Failure> {
     let range = usize::try_from(start).ok().zip(usize::try_from(end).ok());
     let part = range.and_then(|(start, end)| bytes.get(start..end));
@@ -149,7 +149,7 @@ fn position(text: &[u8], part: &[u8]) -> Option<usize> {
     text.windows(part.len()).position(|window| window == part)
 }
 
-/// Cuts characters off both ends of an argument.
+/// Trims characters from both ends of an argument.
 fn trimmed(
     call: &mut Call<'_>,
     index: usize,
@@ -169,7 +169,7 @@ fn trimmed(
     call.make(kept)
 }
 
-/// Splits a text into at most `count` parts, at each character if there is no separator.
+/// Splits into at most `count` parts; at each character if the separator is empty.
 fn split(text: &[u8], separator: &[u8], count: Option<i64>) -> Vec<Text> {
     let limit = match count {
         Some(0) => return Vec::new(),
@@ -210,7 +210,7 @@ fn repeated(call: &mut Call<'_>) -> Result<Value, Failure> {
     Ok(Value::Text(text.bytes().repeat(count).into()))
 }
 
-/// Replaces all occurrences; an empty text occurs before each character and at the end.
+/// Replaces all occurrences; an empty `old` occurs before each character and at the end.
 fn replaced(call: &mut Call<'_>, text: &[u8], old: &[u8], new: &[u8]) -> Result<Value, Failure> {
     let parts = if old.is_empty() {
         let mut parts = split(text, old, None);
@@ -228,7 +228,7 @@ fn replaced(call: &mut Call<'_>, text: &[u8], old: &[u8], new: &[u8]) -> Result<
     call.make(parts.join(new))
 }
 
-/// Puts spaces in front of each line, after `prefix`.
+/// Indents each line, after `prefix`.
 fn indented(call: &mut Call<'_>, prefix: &[u8]) -> Result<Value, Failure> {
     let (count, text) = (call.int(0), call.text(1));
     let count = usize::try_from(count).map_err(|_| Failure::OutOfRange(count))?;
@@ -246,7 +246,7 @@ fn indented(call: &mut Call<'_>, prefix: &[u8]) -> Result<Value, Failure> {
     call.make(out)
 }
 
-/// Joins all values that are not nil, each quoted.
+/// Joins all values except nil, each quoted.
 fn quoted(
     call: &mut Call<'_>,
     quote: fn(&Call<'_>, &Value) -> Result<Vec<u8>, Failure>,

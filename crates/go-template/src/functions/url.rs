@@ -1,4 +1,4 @@
-//! URLs as Go's `net/url` reads and writes them.
+//! URLs as Go's `net/url` parses and formats them.
 
 use std::{collections::BTreeMap, net::Ipv6Addr};
 
@@ -39,7 +39,7 @@ fn split(call: &mut Call<'_>) -> Result<Value, Failure> {
     call.heap.map(entries, Element::Any)
 }
 
-/// Where bytes are to be written.
+/// Component of a URL; determines the escaping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Host,
@@ -260,7 +260,7 @@ impl Url {
     }
 }
 
-/// Splits off the scheme, which may be missing but not empty.
+/// Splits off the scheme: empty if missing, `None` if the text begins with `:`.
 fn split_scheme(text: &[u8]) -> Option<(&[u8], &[u8])> {
     for (index, byte) in text.iter().enumerate() {
         match byte {
@@ -313,7 +313,7 @@ fn is_port(text: &[u8]) -> bool {
         .is_none_or(|(colon, digits)| *colon == b':' && digits.iter().all(u8::is_ascii_digit))
 }
 
-/// Returns whether a text is an IPv6 address, which may name a zone.
+/// Returns true if the text is an IPv6 address, with or without a zone.
 fn is_address(text: &[u8]) -> bool {
     let (address, zone) = cut(text, b'%');
     let address = std::str::from_utf8(address).ok();

@@ -1,4 +1,4 @@
-//! Words: case, abbreviation and wrapping. As in goutils 1.1.0 and xstrings 1.3.1.
+//! Case, abbreviation and wrapping of words, as in goutils 1.1.0 and xstrings 1.3.1.
 
 use super::signature::fixed;
 use crate::{
@@ -69,7 +69,7 @@ pub(super) fn find(name: &str) -> Option<Function> {
     })
 }
 
-/// Maps each character, given the one before.
+/// Maps each character; `map` also gets the previous character.
 fn mapped(call: &mut Call<'_>, map: fn(char, Option<char>) -> char) -> Result<Value, Failure> {
     let mut out = String::new();
     let mut before = None;
@@ -80,12 +80,12 @@ fn mapped(call: &mut Call<'_>, map: fn(char, Option<char>) -> char) -> Result<Va
     call.make(out)
 }
 
-/// Returns whether a new word begins behind a character.
+/// Returns true if a word begins after this character.
 fn begins_word(before: Option<char>) -> bool {
     before.is_none_or(runes::is_space)
 }
 
-/// Returns whether a new word begins behind a character, for Go's `strings.Title`.
+/// Returns true if a word begins after this character, as in Go's `strings.Title`.
 fn separates(before: Option<char>) -> bool {
     let Some(character) = before else { return true };
     if character.is_ascii() {
@@ -108,7 +108,8 @@ fn swapped_case(call: &mut Call<'_>) -> Result<Value, Failure> {
     call.make(out)
 }
 
-/// Keeps bytes, each taken for a character, as goutils does: what is not ASCII comes out wrong.
+/// Filters bytes as if each were a character, as goutils does; non-ASCII text becomes invalid if a
+/// byte is removed.
 fn bytewise(bytes: &[u8], keeps: impl Fn(Option<char>, char) -> bool) -> Vec<u8> {
     let mut out = String::new();
     let mut before = None;
@@ -135,7 +136,7 @@ fn abbreviated(
     call.make(result)
 }
 
-/// Shortens a text to `width` bytes, dots included, around what stands at `offset`.
+/// Shortens a string to `width` bytes around `offset`, including the dots.
 fn abbreviate(bytes: &[u8], offset: i64, width: i64) -> Result<Vec<u8>, Failure> {
     let length = i64::try_from(bytes.len()).unwrap_or(i64::MAX);
     if bytes.is_empty() || width < 4 {
@@ -167,7 +168,7 @@ fn abbreviate(bytes: &[u8], offset: i64, width: i64) -> Result<Vec<u8>, Failure>
     Ok([b"...", part(length - kept, length)?].concat())
 }
 
-/// Wraps at spaces. With a separator, words that are too long are wrapped too.
+/// Wraps at spaces. With a separator, words longer than the width are wrapped too.
 fn wrapped(
     call: &mut Call<'_>,
     text: &Text,
@@ -214,7 +215,7 @@ fn is_connector(character: char) -> bool {
 fn camel_case(bytes: &[u8]) -> String {
     let mut out = String::new();
     let mut characters = runes::characters(bytes);
-    // Connectors at the start stay.
+    // Leading connectors are kept.
     let first = loop {
         match characters.next() {
             Some(character) if is_connector(character) => out.push(character),
@@ -244,7 +245,7 @@ fn camel_case(bytes: &[u8]) -> String {
     out
 }
 
-/// Kind of a word.
+/// Kind of a word or character.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Invalid,
@@ -282,7 +283,7 @@ fn is_punctuation(character: char) -> bool {
     }
 }
 
-/// Returns whether a character is a letter that is not Chinese.
+/// Returns true for a letter that is not Chinese.
 fn is_letter(character: char) -> bool {
     let chinese = '\u{3400}'..='\u{4d85}';
     let more_chinese = '\u{4e00}'..='\u{9fcc}';
@@ -295,19 +296,19 @@ fn is_lower_letter(character: char) -> bool {
     is_letter(character) && !character.is_uppercase()
 }
 
-/// A character, with the bytes in front of it that are no UTF-8.
+/// Character with the invalid UTF-8 in front of it.
 struct Unit<'a> {
     character: char,
-    /// All bytes.
+    /// All bytes of the unit.
     raw: &'a [u8],
-    /// Number of the bytes in front.
+    /// Number of invalid bytes in front.
     skipped: usize,
-    /// Whether no character follows those bytes, at the end of the text.
+    /// True if the unit is invalid UTF-8 at the end of the text; `character` is the previous one.
     is_tail: bool,
 }
 
-/// Splits a text; what is no UTF-8 at its end counts as the character before. `None` if there is no
-/// character at all.
+/// Splits a text into characters; invalid UTF-8 at the end is a unit with the last character.
+/// `None` without any valid character.
 fn units(bytes: &[u8]) -> Option<Vec<Unit<'_>>> {
     let mut units: Vec<Unit<'_>> = Vec::new();
     let (mut start, mut end, mut skipped) = (0, 0, 0);
@@ -332,7 +333,7 @@ fn units(bytes: &[u8]) -> Option<Vec<Unit<'_>>> {
     Some(units)
 }
 
-/// Splits off the first word.
+/// Splits off the first word; returns its kind, the word and the rest.
 fn next_word<'a, 'b>(text: &'a [Unit<'b>]) -> (Kind, &'a [Unit<'b>], &'a [Unit<'b>]) {
     let Some(first) = text.first() else { return (Kind::Invalid, &[], &[]) };
     let kind_of_first = kind(first.character);
@@ -362,7 +363,7 @@ fn next_word<'a, 'b>(text: &'a [Unit<'b>]) -> (Kind, &'a [Unit<'b>], &'a [Unit<'
     (kind_of_first, &text[..length], &text[length..])
 }
 
-/// Joins the words of a text with a connector, in lower case.
+/// Joins the words with a connector, in lower case.
 fn lower_case(bytes: &[u8], connector: u8) -> Vec<u8> {
     let Some(units) = units(bytes) else { return bytes.to_vec() };
     let mut out = Vec::new();

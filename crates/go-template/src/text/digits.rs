@@ -1,6 +1,6 @@
 //! Digits of numbers.
 
-/// Returns whether underscores stand between digits only, or behind a prefix.
+/// Returns true if each underscore is between digits, or after a radix prefix.
 pub(crate) fn underscores_are_valid(digits: &str) -> bool {
     let bytes = digits.as_bytes();
     let is_digit = |index: usize| bytes.get(index).is_some_and(u8::is_ascii_hexdigit);

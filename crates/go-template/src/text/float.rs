@@ -1,8 +1,8 @@
-//! Floating-point numbers as Go reads and writes them.
+//! Floating-point numbers as Go parses and formats them.
 
 use super::digits::underscores_are_valid;
 
-/// Reads a number as Go's `strconv.ParseFloat` does; `None` also if it is out of range.
+/// Parses a number as Go's `strconv.ParseFloat` does; `None` if invalid or out of range.
 #[must_use]
 pub fn parse(text: &str) -> Option<f64> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -27,7 +27,7 @@ pub fn parse(text: &str) -> Option<f64> {
     value.is_finite().then_some(sign * value)
 }
 
-/// Reads `1.8p3`, of which the exponent is required.
+/// Parses a number such as `1.8p3`, whose exponent is required.
 fn parse_hexadecimal(text: &str) -> Option<f64> {
     let (mantissa, exponent) = text.split_once('p')?;
     let exponent: i32 = exponent.parse().ok()?;
@@ -43,18 +43,18 @@ fn parse_hexadecimal(text: &str) -> Option<f64> {
     Some(value * f64::from(shift).exp2())
 }
 
-/// Returns the integer that equals a number, if there is one.
+/// Returns the integer equal to a number.
 pub(crate) fn whole(value: f64) -> Option<i64> {
     let integer = to_integer(value);
     #[expect(clippy::cast_precision_loss, reason = "compared with what it came from")]
     let back = integer as f64;
-    // What is out of range is converted to the least integer, which equals it in one case only.
+    // A number out of range converts to `i64::MIN`, and only -2^63 equals `i64::MIN`.
     #[expect(clippy::float_cmp, reason = "exact equality is the question")]
     let is_whole = back == value;
     is_whole.then_some(integer)
 }
 
-/// Cuts off the fraction; what is out of range becomes the least integer, as on amd64.
+/// Truncates to an integer; `i64::MIN` for NaN and out of range, as on amd64.
 pub(crate) fn to_integer(value: f64) -> i64 {
     if value.is_nan() || value >= 9_223_372_036_854_775_808.0 {
         return i64::MIN;
@@ -64,14 +64,14 @@ pub(crate) fn to_integer(value: f64) -> i64 {
     integer
 }
 
-/// The decimal digits of a number: `0.d1d2d3… × 10^point`.
+/// Decimal digits of a number: `0.d1d2d3… × 10^point`.
 struct Decimal {
     digits: Vec<u8>,
     point: i32,
 }
 
-/// Returns the shortest digits that give the number back, or those after rounding to `count`
-/// significant digits.
+/// Returns the shortest digits that parse back to the number, or `count` significant digits after
+/// rounding.
 fn decimal(value: f64, count: Option<usize>) -> Decimal {
     let text = match count {
         Some(count) => format!("{value:.*e}", count.saturating_sub(1)),
@@ -83,8 +83,8 @@ fn decimal(value: f64, count: Option<usize>) -> Decimal {
     Decimal { digits, point: exponent + 1 }
 }
 
-/// Writes a number as Go's `strconv.FormatFloat(value, format, precision, 64)` does. `format` is
-/// `e`, `f` or `g`; without `precision` the shortest text is written.
+/// Formats a number as Go's `strconv.FormatFloat(value, format, precision, 64)` does. `format` is
+/// `e`, `f` or `g`; without `precision`, the text is the shortest.
 #[must_use]
 pub fn format(value: f64, format: u8, precision: Option<usize>) -> String {
     if value.is_nan() {
@@ -115,7 +115,7 @@ fn general(value: f64, precision: Option<usize>) -> String {
     }
     let digits = i32::try_from(decimal.digits.len()).unwrap_or(i32::MAX);
     let limit = match count {
-        // As many digits as there are before the point are enough.
+        // The digits before the decimal point are enough.
         Some(count) => {
             let count = i32::try_from(count).unwrap_or(i32::MAX);
             if count > digits && digits >= decimal.point { digits } else { count }
@@ -153,7 +153,7 @@ fn plain(decimal: &Decimal) -> String {
     }
 }
 
-/// Returns 10 to the power of `exponent`, as Go's `math.Pow` does: exactly where it can be.
+/// Returns 10 to the power of `exponent`, as Go's `math.Pow` does; exact if representable.
 pub(crate) fn power_of_ten(exponent: i64) -> f64 {
     let text = format!("1e{exponent}");
     text.parse().unwrap_or(f64::INFINITY)

@@ -1,11 +1,11 @@
-//! Literals of Go: quoted texts, characters and numbers.
+//! Go literals: strings, characters and numbers.
 
 use crate::{
     syntax::Number,
     text::{digits::underscores_are_valid, float, runes},
 };
 
-/// Returns what a quoted text means, without its quotes; `None` if an escape is wrong.
+/// Returns the value of a string literal without its quotes; `None` if an escape is invalid.
 pub(crate) fn unescape(text: &str, quote: char) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -22,7 +22,7 @@ pub(crate) fn unescape(text: &str, quote: char) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns the code of a character without its quotes.
+/// Returns the code point of a character literal without its quotes.
 pub(crate) fn character(text: &str) -> Option<u32> {
     let (unit, length) = unit(text, '\'')?;
     if length != text.len() {
@@ -39,7 +39,7 @@ enum Unit {
     Byte(u8),
 }
 
-/// Reads one character or escape; returns its length too.
+/// Reads one character or escape; returns its length in bytes too.
 fn unit(text: &str, quote: char) -> Option<(Unit, usize)> {
     let mut characters = text.chars();
     let first = characters.next()?;
@@ -76,7 +76,7 @@ fn digits(text: &str, start: usize, count: usize, radix: u32) -> Option<u32> {
     if valid { u32::from_str_radix(digits, radix).ok() } else { None }
 }
 
-/// Reads a number as it may be written in a template.
+/// Parses a number literal.
 pub(crate) fn number(text: &str) -> Option<Number> {
     let has_fraction = text.contains(['.', 'e', 'E', 'p', 'P']);
     let is_hexadecimal = {
@@ -98,7 +98,7 @@ pub(crate) fn number(text: &str) -> Option<Number> {
     Some(Number { integer: float::whole(float), float, is_float: true })
 }
 
-/// Reads an integer with Go's prefixes and underscores.
+/// Parses an integer with Go's prefixes and underscores.
 pub(crate) fn integer(text: &str) -> Option<i64> {
     let (negative, digits) = match text.strip_prefix(['+', '-']) {
         Some(digits) => (text.starts_with('-'), digits),
@@ -108,7 +108,7 @@ pub(crate) fn integer(text: &str) -> Option<i64> {
     i64::try_from(if negative { -magnitude } else { magnitude }).ok()
 }
 
-/// Reads digits with a prefix.
+/// Parses digits with an optional radix prefix.
 fn magnitude(digits: &str) -> Option<i128> {
     let lower = digits.to_ascii_lowercase();
     let (radix, number) = if let Some(hexadecimal) = lower.strip_prefix("0x") {
@@ -128,12 +128,12 @@ fn magnitude(digits: &str) -> Option<i128> {
     i128::from_str_radix(&number.replace('_', ""), radix).ok()
 }
 
-/// Reads an unsigned integer with Go's prefixes and underscores.
+/// Parses an unsigned integer with Go's prefixes and underscores.
 pub(crate) fn unsigned(text: &str) -> Option<u64> {
     u64::try_from(magnitude(text)?).ok()
 }
 
-/// Quotes a text as Go's `%q` does.
+/// Quotes a string as Go's `%q` does.
 pub(crate) fn quote(bytes: &[u8], ascii: bool) -> Vec<u8> {
     let mut quoted = vec![b'"'];
     let mut position = 0;
@@ -150,7 +150,7 @@ pub(crate) fn quote(bytes: &[u8], ascii: bool) -> Vec<u8> {
     quoted
 }
 
-/// Writes a character as it stands between quotes.
+/// Writes a character, escaped for a quoted literal.
 pub(crate) fn escape(character: char, quote: char, ascii: bool, out: &mut Vec<u8>) {
     let code = u32::from(character);
     let escaped = match character {

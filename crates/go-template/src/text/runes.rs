@@ -1,15 +1,15 @@
-//! Runes: the characters of a text as Go sees them. A byte that is no UTF-8 counts as U+FFFD.
+//! Go runes: the characters of a string. An invalid UTF-8 byte is U+FFFD.
 
-/// A character and the number of its bytes in the text.
+/// Character and its length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rune {
     pub(crate) character: char,
     pub(crate) length: usize,
-    /// Whether the bytes are UTF-8.
+    /// True if the bytes are valid UTF-8.
     pub(crate) is_valid: bool,
 }
 
-/// Returns the first rune of a text.
+/// Returns the first rune; `None` for an empty string.
 pub(crate) fn first(bytes: &[u8]) -> Option<Rune> {
     let longest = bytes.len().min(4);
     let valid = (1..=longest).find_map(|length| {
@@ -34,14 +34,14 @@ pub(crate) fn characters(bytes: &[u8]) -> impl Iterator<Item = char> {
     all(bytes).map(|rune| rune.character)
 }
 
-/// Returns the upper case of a character, if that is one character.
+/// Returns the upper case; the character itself if its upper case has several characters.
 pub(crate) fn upper(character: char) -> char {
     single(character, character.to_uppercase())
 }
 
-/// Returns the lower case of a character, if that is one character.
+/// Returns the lower case of a character.
 pub(crate) fn lower(character: char) -> char {
-    // The only one whose lower case has two characters; Go takes the first.
+    // The only character whose lower case has two characters; Go uses the first.
     if character == '\u{130}' { 'i' } else { single(character, character.to_lowercase()) }
 }
 
@@ -52,15 +52,15 @@ fn single(character: char, mut cased: impl Iterator<Item = char>) -> char {
     }
 }
 
-/// Returns whether Go's `unicode.IsSpace` holds.
+/// Reports a space as Go's `unicode.IsSpace` does.
 pub(crate) fn is_space(character: char) -> bool {
     character.is_whitespace()
 }
 
-/// Returns whether Go's `strconv.IsPrint` holds.
+/// Reports a printable character as Go's `strconv.IsPrint` does.
 pub(crate) fn is_printable(character: char) -> bool {
-    // The standard library prints a character as it is if it is printable; the letter in front keeps
-    // combining marks from being escaped.
+    // `escape_debug` keeps printable characters; the leading letter keeps combining marks from
+    // being escaped.
     let pair: String = ['a', character].iter().collect();
     let escaped = matches!(character, '"' | '\'' | '\\');
     escaped || pair.escape_debug().eq(pair.chars())

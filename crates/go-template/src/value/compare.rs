@@ -3,13 +3,13 @@
 use super::{Heap, IntegerType, List, Map, Value, deeper};
 use crate::error::Failure;
 
-/// Returns whether a value counts as true.
+/// Returns true if a template treats the value as true.
 pub(crate) fn is_true(heap: &Heap, value: &Value) -> bool {
-    // What is empty for Sprig is false for templates.
+    // The empty values of Sprig are the false values of templates.
     !is_empty(heap, value)
 }
 
-/// Returns whether Sprig's `empty` holds.
+/// Returns the result of Sprig's `empty`.
 pub(crate) fn is_empty(heap: &Heap, value: &Value) -> bool {
     match value {
         Value::Nil => true,
@@ -23,7 +23,7 @@ pub(crate) fn is_empty(heap: &Heap, value: &Value) -> bool {
     }
 }
 
-/// Kinds that Go's templates can compare.
+/// Kinds that Go templates can compare.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Bool,
@@ -47,7 +47,7 @@ fn kind(value: &Value) -> Kind {
     }
 }
 
-/// Returns whether the template function `eq` holds.
+/// Returns the result of the template function `eq`.
 pub(crate) fn equals(left: &Value, right: &Value) -> Result<bool, Failure> {
     let incomparable =
         || Failure::Incomparable { left: left.type_name(), right: right.type_name() };
@@ -98,7 +98,7 @@ fn is_nil(value: &Value) -> bool {
     }
 }
 
-/// Returns whether the template function `lt` holds.
+/// Returns the result of the template function `lt`.
 pub(crate) fn is_less(left: &Value, right: &Value) -> Result<bool, Failure> {
     match (left, right) {
         (Value::Integer { value: left, .. }, Value::Integer { value: right, .. }) => {
@@ -110,7 +110,7 @@ pub(crate) fn is_less(left: &Value, right: &Value) -> Result<bool, Failure> {
     }
 }
 
-/// Returns whether Go's `reflect.DeepEqual` holds. Each pair of values is a step: values that share
+/// Returns the result of Go's `reflect.DeepEqual`. Each pair of values is a step: values that share
 /// elements have many more pairs than elements.
 pub(crate) fn deep_equals(heap: &mut Heap, left: &Value, right: &Value) -> Result<bool, Failure> {
     let mut comparison = Comparison { heap, left: heap.steps_left(), pairs: 0 };
@@ -122,9 +122,9 @@ pub(crate) fn deep_equals(heap: &mut Heap, left: &Value, right: &Value) -> Resul
 
 struct Comparison<'a> {
     heap: &'a Heap,
-    /// Number of pairs that may be compared.
+    /// Number of pairs that may still be compared.
     left: u64,
-    /// Number of pairs that were compared.
+    /// Number of compared pairs.
     pairs: usize,
 }
 

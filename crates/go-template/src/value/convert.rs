@@ -1,4 +1,4 @@
-//! Conversions of values as Sprig makes them.
+//! Sprig's conversions of values.
 
 use super::{Heap, Value, print};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     text::{Text, float},
 };
 
-/// Returns what `int64` returns: 0 for what is no number.
+/// Returns the result of `int64`; 0 if the value is not a number.
 pub(crate) fn to_int64(value: &Value) -> i64 {
     match value {
         Value::Text(text) => parse_integer(text.bytes(), 10).unwrap_or(0),
@@ -17,7 +17,7 @@ pub(crate) fn to_int64(value: &Value) -> i64 {
     }
 }
 
-/// Returns what `float64` returns: 0 for what is no number.
+/// Returns the result of `float64`; 0 if the value is not a number.
 pub(crate) fn to_float(value: &Value) -> f64 {
     match value {
         Value::Text(text) => {
@@ -32,12 +32,12 @@ pub(crate) fn to_float(value: &Value) -> f64 {
     }
 }
 
-/// Reads digits with an optional sign; `None` also if the number is out of range.
+/// Parses digits with an optional sign; `None` if invalid or out of range.
 pub(crate) fn parse_integer(text: &[u8], radix: u32) -> Option<i64> {
     i64::from_str_radix(std::str::from_utf8(text).ok()?, radix).ok()
 }
 
-/// Returns what `toString` returns.
+/// Returns the result of `toString`.
 pub(crate) fn to_text(heap: &Heap, value: &Value) -> Result<Text, Failure> {
     match value {
         Value::Text(text) => Ok(text.clone()),
@@ -45,7 +45,7 @@ pub(crate) fn to_text(heap: &Heap, value: &Value) -> Result<Text, Failure> {
     }
 }
 
-/// Returns what `toStrings` returns: the elements of a list but nil, or the value alone.
+/// Returns the result of `toStrings`: the elements of a list except nil, or the value alone.
 pub(crate) fn to_texts(heap: &Heap, value: &Value) -> Result<Vec<Text>, Failure> {
     match value {
         Value::Nil => Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! Values as Go's `encoding/json` writes them.
+//! Values as Go's `encoding/json` encodes them.
 
 use super::{Heap, Value, deeper};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     text::{float, runes},
 };
 
-/// How JSON is laid out.
+/// Layout of JSON.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     Compact,
@@ -15,7 +15,7 @@ pub(crate) enum Layout {
     Indented,
 }
 
-/// Returns a value as JSON. `None` if it holds a number that JSON has not.
+/// Encodes a value as JSON; `None` if it contains an infinite number or NaN.
 pub(crate) fn write(
     heap: &Heap,
     value: &Value,
@@ -32,7 +32,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Returns whether the value can be written.
+    /// Writes a value; returns false for an infinite number or NaN.
     fn value(&mut self, value: &Value, depth: usize) -> Result<bool, Failure> {
         if self.out.len() > self.heap.limits.text {
             return Err(Failure::Limit("the length of a text"));

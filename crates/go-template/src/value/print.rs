@@ -1,9 +1,9 @@
-//! Values as Go's `%v` prints them.
+//! Values as Go's `%v` formats them.
 
 use super::{Heap, Value, deeper};
 use crate::{error::Failure, layout, text::float};
 
-/// Returns the text of a value, which is `<nil>` for nil.
+/// Formats a value; nil is `<nil>`.
 pub(crate) fn plain(heap: &Heap, value: &Value) -> Result<Vec<u8>, Failure> {
     let mut out = Vec::new();
     let mut write = |value: &Value, out: &mut Vec<u8>| {
@@ -14,7 +14,7 @@ pub(crate) fn plain(heap: &Heap, value: &Value) -> Result<Vec<u8>, Failure> {
     Ok(out)
 }
 
-/// Writes a scalar into the text.
+/// Appends a scalar to the output.
 pub(crate) type WriteScalar<'a> = &'a mut dyn FnMut(&Value, &mut Vec<u8>) -> Result<(), Failure>;
 
 /// Writes a value, its scalars with `write`.
@@ -58,7 +58,7 @@ pub(crate) fn each(
     Ok(())
 }
 
-/// Returns the text of a value that is no list and no map.
+/// Formats a value other than a list or map.
 fn scalar(value: &Value) -> Vec<u8> {
     match value {
         Value::Bool(value) => value.to_string().into_bytes(),

@@ -1,4 +1,4 @@
-//! Values as Go's `gopkg.in/yaml.v2` 2.3.0 writes them: block style, keys in natural order, long
+//! Values as Go's `gopkg.in/yaml.v2` 2.3.0 encodes them: block style, keys in natural order, long
 //! lines not folded.
 
 use std::cmp::Ordering;
@@ -12,12 +12,12 @@ use crate::{
     text::{float, literal, runes},
 };
 
-/// Longest key that is written in front of its value.
+/// Maximum length of a simple key, in bytes.
 const LONGEST_SIMPLE_KEY: usize = 128;
-/// Characters of a line of binary data.
+/// Characters in a line of binary data.
 const BINARY_LINE: usize = 70;
 
-/// Returns a value as a YAML document.
+/// Encodes a value as a YAML document.
 pub(crate) fn write(heap: &Heap, value: &Value) -> Result<Vec<u8>, Failure> {
     let mut writer = Writer { heap, out: Vec::new() };
     match value {
@@ -48,7 +48,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Ends the line, unless a text in lines has just ended it.
+    /// Ends the line, unless a block scalar has just ended it.
     fn end_line(&mut self) {
         let ends_line = String::from_utf8_lossy(&self.out[self.out.len().saturating_sub(3)..])
             .ends_with(is_break);
@@ -57,7 +57,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes a list whose first `- ` stands at the current position, the others at `indent`.
+    /// Writes a list: the first `- ` at the current position, the others at `indent`.
     fn list(&mut self, list: super::List, indent: usize, depth: usize) -> Result<(), Failure> {
         let depth = deeper(depth)?;
         for (index, item) in self.heap.items(list).iter().enumerate() {
@@ -80,7 +80,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes a map whose first key stands at the current position, the others at `indent`.
+    /// Writes a map: the first key at the current position, the others at `indent`.
     fn map(&mut self, map: super::Map, indent: usize, depth: usize) -> Result<(), Failure> {
         let depth = deeper(depth)?;
         let mut entries: Vec<_> = self.heap.entries(map).iter().collect();
@@ -105,7 +105,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes the value behind a key and its colon.
+    /// Writes the value after a key and its colon.
     fn entry(
         &mut self,
         value: &Value,
@@ -113,7 +113,7 @@ impl Writer<'_> {
         depth: usize,
         is_simple: bool,
     ) -> Result<(), Failure> {
-        // Behind a key on a line of its own, a list or map begins on the same line.
+        // After a key on a line of its own, a list or map begins on the line of the colon.
         let begin = |writer: &mut Self, indent: usize| {
             if is_simple {
                 writer.out.push(b'\n');
@@ -151,7 +151,7 @@ impl Writer<'_> {
             Value::List(_) => self.out.extend(b"[]"),
             Value::Map(_) => self.out.extend(b"{}"),
             Value::Time(time) => self.out.extend(layout::rfc3339(time).into_bytes()),
-            // yaml.v2 writes the exported fields of the structure, of which there are none.
+            // yaml.v2 encodes the exported fields of the struct, and there are none.
             Value::Version(_) => self.out.extend(b"{}"),
         }
     }
@@ -189,7 +189,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes a text line by line behind `|`.
+    /// Writes a literal block scalar.
     fn lines(&mut self, text: &str, indent: usize) {
         self.out.push(b'|');
         if text.starts_with(|character| character == ' ' || is_break(character)) {
@@ -205,7 +205,7 @@ impl Writer<'_> {
         self.indented(text, indent, true);
     }
 
-    /// Writes a text, each line of which is indented, empty ones excepted.
+    /// Writes a text with each line indented, except empty lines.
     fn indented(&mut self, text: &str, indent: usize, mut at_start: bool) {
         for character in text.chars() {
             if is_break(character) {
@@ -264,13 +264,13 @@ fn has_break(bytes: &[u8]) -> bool {
     runes::characters(bytes).any(is_break)
 }
 
-/// Returns whether yaml.v2 writes a character as it is. It has a table for up to three bytes.
+/// Returns true if yaml.v2 does not escape the character; its table covers up to three bytes.
 fn is_printable(character: char) -> bool {
     matches!(character, '\n' | ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}')
         && character != '\u{feff}'
 }
 
-/// Which styles a text can be written in.
+/// Styles that a text can be written in.
 struct Facts {
     plain_allowed: bool,
     single_quotes_allowed: bool,
@@ -306,7 +306,7 @@ impl Facts {
     }
 }
 
-/// Returns whether a text holds what would have a meaning outside of quotes.
+/// Returns true if the text contains an indicator, which requires quotes.
 fn has_indicator(text: &str) -> bool {
     if text.starts_with("---") || text.starts_with("...") {
         return true;
@@ -335,7 +335,8 @@ fn has_indicator(text: &str) -> bool {
     false
 }
 
-/// Returns whether a plain text would be read as a text, not as a number, boolean, null or time.
+/// Returns true if YAML parses the plain scalar as a string, not as a number, boolean, null or
+/// timestamp.
 fn is_text(text: &str) -> bool {
     let Some(first) = text.chars().next() else { return false };
     let is_reserved = matches!(
@@ -402,7 +403,7 @@ fn is_number(text: &str) -> bool {
         || is_decimal(text) && float::parse(text).is_some()
 }
 
-/// Returns whether a text is a decimal number with an optional fraction and exponent.
+/// Returns true for a decimal number with an optional fraction and exponent.
 fn is_decimal(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let is_digits = |text: &str| text.chars().all(|digit| digit.is_ascii_digit());
@@ -419,7 +420,7 @@ fn is_decimal(text: &str) -> bool {
     has_digits && is_digits(whole) && is_digits(fraction) && exponent_is_valid
 }
 
-/// Returns whether a text is a number below 60.
+/// Returns true for a number below 60.
 fn is_sixtieth(part: &&str) -> bool {
     match part.as_bytes() {
         [digit] => digit.is_ascii_digit(),
@@ -428,7 +429,7 @@ fn is_sixtieth(part: &&str) -> bool {
     }
 }
 
-/// Returns whether YAML 1.1 would read a number of base 60, such as `190:20:30.15`.
+/// Returns true for a YAML 1.1 number of base 60, such as `190:20:30.15`.
 fn is_sexagesimal(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (number, fraction) = unsigned.split_once('.').unwrap_or((unsigned, ""));
@@ -440,7 +441,7 @@ fn is_sexagesimal(text: &str) -> bool {
     starts && !rest.is_empty() && rest.iter().all(is_sixtieth) && is_digits(fraction)
 }
 
-/// Orders keys: numbers in them by value, letters behind everything else.
+/// Orders keys: numbers by value, letters after all other characters.
 fn natural_order(left: &[u8], right: &[u8]) -> Ordering {
     let left: Vec<char> = runes::characters(left).collect();
     let right: Vec<char> = runes::characters(right).collect();
@@ -453,7 +454,7 @@ fn natural_order(left: &[u8], right: &[u8]) -> Ordering {
         (false, true) => return Ordering::Less,
         (false, false) => {}
     }
-    // Zeros in the middle of a number count as digits of it.
+    // Zeros within a number are digits of it.
     let inside = (a == '0' || b == '0')
         && left[..start].iter().rev().take_while(|c| c.is_numeric()).any(|c| *c != '0');
     let number = |characters: &[char]| {

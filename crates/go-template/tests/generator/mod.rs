@@ -1,4 +1,4 @@
-//! Generates templates from a seed: all functions with arguments of mostly the right types.
+//! Generates templates from a seed: all functions, with arguments mostly of the right types.
 
 mod table;
 mod values;
@@ -10,15 +10,15 @@ use values::{ANY, TEXT_FIELDS, texts, values};
 /// Deepest nesting of expressions and actions.
 const DEPTH: usize = 3;
 
-/// Returns the names of the functions that are generated.
+/// Returns the names of the generated functions.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     FUNCTIONS.iter().map(|signature| signature.name)
 }
 
-/// Makes one template.
+/// Generates one template.
 pub(crate) struct Generator {
     rng: Rng,
-    /// Variables that may be used.
+    /// Variables in scope.
     variables: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ impl Generator {
         texts[self.rng.usize(0..texts.len())]
     }
 
-    /// Removes, doubles or replaces one character.
+    /// Removes, duplicates or replaces one character.
     fn damaged(&mut self, text: &str) -> String {
         let mut characters: Vec<char> = text.chars().collect();
         if characters.is_empty() {
@@ -68,7 +68,7 @@ impl Generator {
         (0..count).map(|_| self.node(depth)).collect()
     }
 
-    /// Returns an action's delimiters, sometimes with trim markers.
+    /// Returns an action, sometimes with trim markers.
     fn action(&mut self, content: &str) -> String {
         let open = if self.chance(10) { "{{- " } else { "{{ " };
         let close = if self.chance(10) { " -}}" } else { " }}" };
@@ -192,7 +192,7 @@ impl Generator {
         }
     }
 
-    /// Writes a call, its last argument sometimes in front.
+    /// Writes a call; the last argument is sometimes piped.
     fn call(&mut self, function: &Signature, depth: usize) -> String {
         let mut arguments: Vec<String> = Vec::new();
         for kind in function.parameters {
@@ -208,7 +208,7 @@ impl Generator {
         }
         let name = function.name;
         if name.starts_with("merge") {
-            // Go ends with a stack overflow if a map comes to contain itself.
+            // Go overflows the stack if a map contains itself.
             arguments = arguments.iter().map(|map| format!("(deepCopy {map})")).collect();
         }
         if !arguments.is_empty() && self.chance(25) {
@@ -228,7 +228,7 @@ impl Generator {
     }
 
     fn expression(&mut self, kind: Kind, depth: usize) -> String {
-        // Anything else than a moment is the time of the call.
+        // Any value other than a time means the time of the call.
         if matches!(kind, Kind::Moment | Kind::Bound) {
             return self.literal(kind);
         }

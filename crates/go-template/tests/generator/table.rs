@@ -1,4 +1,4 @@
-//! The functions that templates call, with the kinds of their arguments.
+//! Template functions with the kinds of their arguments.
 
 /// Kind of a value; finer than Go's types, so that most calls succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(crate) enum Kind {
     Int,
     /// A number of characters or elements.
     Small,
-    /// A bound within a list: Go can show what was once behind a list's end.
+    /// A bound within a list: Go can reveal former elements beyond the list's end.
     Bound,
     Float,
     Bool,
@@ -25,20 +25,20 @@ pub(crate) enum Kind {
     Time,
     /// A time, or seconds since 1970.
     Moment,
-    /// What is taken for a number.
+    /// A value that converts to a number.
     Numeric,
-    /// What is written as JSON or YAML.
+    /// A value that is encoded as JSON or YAML.
     Json,
 }
 
 impl Kind {
-    /// Returns whether functions return this kind.
+    /// Returns true if a function returns this kind.
     pub(crate) fn is_returned(self) -> bool {
         FUNCTIONS.iter().any(|signature| signature.returned == self)
     }
 }
 
-/// A function.
+/// Name and kinds of a function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Signature {
     pub(crate) name: &'static str,
@@ -65,7 +65,7 @@ use Kind::{
     Numeric, Pattern, Small, Text, Texts, Time, Zone,
 };
 
-/// All functions whose results are the same each time.
+/// All deterministic functions.
 pub(crate) const FUNCTIONS: [Signature; 150] = [
     f("abbrev", &[Small, Text], Text),
     f("abbrevboth", &[Small, Small, Text], Text),

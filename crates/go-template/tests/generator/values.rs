@@ -1,4 +1,4 @@
-//! Texts and values from which templates are generated.
+//! Strings and values of generated templates.
 
 use super::table::Kind;
 
@@ -104,7 +104,7 @@ const FORMATS: [&str; 20] = [
 ];
 const DURATIONS: [&str; 7] = ["1h", "-30m", "1.5h", "10s", "2h45m", "bad", "0"];
 
-/// Fields that hold texts.
+/// Fields that contain strings.
 pub(crate) const TEXT_FIELDS: [&str; 8] = [
     "$.Name",
     "$.Params.TEXT",
@@ -116,7 +116,7 @@ pub(crate) const TEXT_FIELDS: [&str; 8] = [
     "$.Pipes.Cert",
 ];
 
-/// Kinds that stand for any value.
+/// Kinds that represent any value.
 pub(crate) const ANY: [Kind; 10] = [
     Kind::Int,
     Kind::Float,
@@ -130,7 +130,7 @@ pub(crate) const ANY: [Kind; 10] = [
     Kind::Any,
 ];
 
-/// Returns the texts of a kind that is written as a quoted text.
+/// Returns the strings of a kind that is written as a string literal.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others are not texts")]
 pub(crate) fn texts(kind: Kind) -> Option<&'static [&'static str]> {
     Some(match kind {
@@ -144,7 +144,7 @@ pub(crate) fn texts(kind: Kind) -> Option<&'static [&'static str]> {
     })
 }
 
-/// Returns the values of a kind that is not written as a quoted text.
+/// Returns the values of a kind that is not written as a string literal.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others are texts")]
 pub(crate) fn values(kind: Kind) -> &'static [&'static str] {
     match kind {

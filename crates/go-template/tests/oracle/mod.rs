@@ -1,4 +1,4 @@
-//! The Go program that does what KUDO does; built from Go modules.
+//! Go program with KUDO's template and YAML libraries; built from Go modules.
 
 use std::{
     io::Write as _,
@@ -8,14 +8,14 @@ use std::{
 
 use serde_json::{Value, json};
 
-/// Builds the program and returns its results, in the order of the requests.
+/// Builds and runs the program. Returns its results in the order of the requests.
 pub(crate) fn answers(requests: &[Value]) -> Vec<Value> {
     let mut input_text = Vec::new();
     for request in requests {
         writeln!(input_text, "{request}").unwrap();
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../go-template/tests/oracle");
-    // Suites run side by side, and one must not replace the program of another.
+    // Suites run in parallel and must not replace each other's program.
     let program =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(concat!("oracle-", env!("CARGO_CRATE_NAME")));
     let mut build = Command::new("go");
@@ -36,16 +36,16 @@ pub(crate) fn answers(requests: &[Value]) -> Vec<Value> {
     answers
 }
 
-/// What was compared with KUDO.
+/// Result of a comparison with KUDO.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Comparison {
     pub(crate) compared: usize,
     pub(crate) different: usize,
-    /// Those that this engine refuses on purpose.
+    /// Number of templates that this engine refuses on purpose.
     pub(crate) not_supported: usize,
 }
 
-/// Writes a comparison to the directory that `PODOPS_COMPARISONS` names, if it does, for the benchmark.
+/// Writes a comparison to the directory in `PODOPS_COMPARISONS`, if set, for the benchmark.
 pub(crate) fn record(name: &str, comparison: Comparison) {
     let Some(directory) = std::env::var_os("PODOPS_COMPARISONS") else { return };
     let Comparison { compared, different, not_supported } = comparison;

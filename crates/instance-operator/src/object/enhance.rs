@@ -1,4 +1,4 @@
-//! What the operator adds to the objects of a package: labels, annotations, namespace and owner.
+//! Adds the operator's labels and annotations, namespace and owner to the objects of a package.
 
 use serde_json::{Map, Value, json};
 
@@ -18,9 +18,9 @@ pub const PHASE: &str = "kudo.dev/phase";
 pub const STEP: &str = "kudo.dev/step";
 /// Annotation with the identity of the run that last changed the object.
 pub const RUN: &str = "kudo.dev/last-plan-execution-uid";
-/// Annotation with the Instance's UID and the generation that the object was last changed for, as
-/// `<uid>/<generation>`: an operator that has observed only an earlier one does not change it back. Not
-/// KUDO's.
+/// Annotation with the Instance's UID and the generation for which the object was last changed, as
+/// `<uid>/<generation>`: an operator that has observed only an earlier generation does not revert
+/// the change. Podops extension.
 pub const GENERATION: &str = "kudo.dev/instance-generation";
 /// Annotation of Pod templates with the version of the operator.
 pub const OPERATOR_VERSION: &str = "kudo.dev/operator-version";
@@ -63,11 +63,11 @@ pub struct ControllerConflict {
     pub name: String,
 }
 
-/// Adds labels and annotations, and to a namespaced object the namespace and the owner.
+/// Adds labels and annotations; to a namespaced object also the namespace and the owner.
 ///
 /// # Errors
 ///
-/// [`ControllerConflict`] if a namespaced object has a controller already.
+/// [`ControllerConflict`] if a namespaced object has another controller.
 pub fn enhance(
     object: &mut Value,
     scope: Scope,
@@ -79,7 +79,7 @@ pub fn enhance(
     add(object, &["metadata", "labels"], &labels);
     annotate_run(object, context);
     for path in template_paths(&object_type).iter().copied() {
-        // An object without Pod template gets none.
+        // A missing Pod template is not created.
         if object.pointer(&format!("/{}", path.join("/"))).is_some_and(Value::is_object) {
             add(object, &[path, &["metadata", "labels"]].concat(), &labels);
             let version = [(OPERATOR_VERSION, context.operator_version)];
@@ -122,8 +122,8 @@ fn template_paths(object_type: &ObjectType) -> &'static [&'static [&'static str]
     }
 }
 
-/// Sets entries of a map, which is created if it is missing. A map with a value that is no text is
-/// left alone, as by KUDO.
+/// Sets entries of a map, which is created if missing. A map with a value that is not a string is
+/// not changed, as in KUDO.
 fn add(object: &mut Value, path: &[&str], entries: &[(&str, &str)]) {
     let Some(map) = map_at(object, path) else { return };
     if map.values().all(Value::is_string) {
@@ -148,7 +148,7 @@ fn own(object: &mut Value, context: &Context<'_>) -> Result<(), ControllerConfli
     Ok(())
 }
 
-/// Reference to the Instance as the controller of an object.
+/// Returns the owner reference to the Instance, as controller.
 fn owner(context: &Context<'_>) -> Value {
     json!({
         "apiVersion": "kudo.dev/v1beta1", "kind": "Instance",
@@ -157,7 +157,7 @@ fn owner(context: &Context<'_>) -> Value {
     })
 }
 
-/// Keeps the annotations of the run that last changed an object, because nothing else changes.
+/// Copies the live annotations of the last run to an object without other changes.
 pub fn keep_run(object: &mut Value, live: &Value) {
     let known: Map<String, Value> = OF_RUN
         .iter()
@@ -172,8 +172,8 @@ pub fn keep_run(object: &mut Value, live: &Value) {
     }
 }
 
-/// Keeps the annotations that the operator has added to the Pod template of a Job: the template cannot be
-/// changed, and a new version of the package alone is no reason to run the Job again.
+/// Copies the operator's annotations from the Pod template of the live Job: the template is
+/// immutable, and a new version of the package alone must not run the Job again.
 pub fn keep_job_template(job: &mut Value, live: &Value) {
     let known = live.pointer("/spec/template/metadata/annotations");
     let annotations = job.pointer_mut("/spec/template/metadata/annotations");

@@ -1,5 +1,5 @@
-//! Expressions (CEL) over an object, which is their variable `self`: conditions of Wait tasks, and the
-//! annotations by which a template defines the health of an object.
+//! CEL expressions over an object, which is the variable `self`: conditions of Wait tasks, and the
+//! annotations that define the health of an object.
 
 use std::{cell::Cell, sync::Arc};
 
@@ -15,7 +15,7 @@ const STEPS_MAX: usize = 100_000;
 ///
 /// # Errors
 ///
-/// [`CompileError`] if it does not parse, uses an unknown variable or exceeds a limit.
+/// [`CompileError`] if the expression does not parse, uses an unknown variable or exceeds a limit.
 pub fn compile(source: &str) -> Result<Arc<Expression>, CompileError> {
     Expression::compile(source, &OBJECT)
 }
@@ -24,8 +24,8 @@ pub fn compile(source: &str) -> Result<Arc<Expression>, CompileError> {
 ///
 /// # Errors
 ///
-/// [`EvaluationError`] if it reads a field that the object does not have yet, if it is too expensive, or
-/// if its result is not a bool.
+/// [`EvaluationError`] if the expression reads a field that the object does not have yet, is too
+/// expensive, or does not return a bool.
 pub fn is_true_for(expression: &Expression, object: &Value) -> Result<bool, EvaluationError> {
     expression.evaluate(&[object], &Cell::new(STEPS_MAX))
 }
@@ -37,7 +37,7 @@ pub(super) enum Annotated {
     Absent,
     /// The expression is true.
     True,
-    /// The expression is not true; why.
+    /// The expression is not true, for this reason.
     False(String),
 }
 

@@ -1,30 +1,31 @@
-//! Takes the fields that KUDO's manager has written, so that server-side apply removes those that left
-//! the templates. KUDO updated objects, and such fields would keep it as their manager.
+//! Takes over the fields of KUDO's field manager, so that server-side apply removes those that were
+//! removed from the templates. KUDO wrote objects by update, so its manager would keep such fields.
 
 use serde_json::{Map, Value, json};
 
 use super::{annotation, items};
 
-/// Annotation in which KUDO kept what it had applied.
+/// Annotation with the object that KUDO last applied.
 const LAST_APPLIED: &str = "kudo.dev/last-applied-configuration";
-/// The same annotation in the fields of a manager.
+/// Path of the annotation in an entry of `managedFields`.
 const LAST_APPLIED_FIELD: &str =
     "/fieldsV1/f:metadata/f:annotations/f:kudo.dev~1last-applied-configuration";
 
-/// Returns whether KUDO has applied an object, and its annotation is still there.
+/// Returns whether an object has KUDO's last-applied annotation.
 #[must_use]
 pub fn is_applied_by_kudo(object: &Value) -> bool {
     annotation(object, LAST_APPLIED).is_some()
 }
 
-/// Returns an object as KUDO applied it last; `None` if KUDO has not, or the annotation cannot be read.
+/// Returns the object that KUDO last applied; `None` if the annotation is absent or invalid.
 #[must_use]
 pub fn applied_by_kudo(object: &Value) -> Option<Value> {
     serde_json::from_str(annotation(object, LAST_APPLIED)?).ok()
 }
 
-/// Returns the `managedFields` of an object once `manager` has all fields of the manager that wrote KUDO's
-/// annotation; `None` if nothing changes. `metadata` is the object or its metadata, with `managedFields`.
+/// Returns `managedFields` after `manager` has taken over all fields of the manager that wrote
+/// KUDO's annotation; `None` if nothing changes. `metadata` is an object or a
+/// PartialObjectMetadata, with `managedFields`.
 #[must_use]
 pub fn taken_from_kudo(metadata: &Value, manager: &str) -> Option<Value> {
     let entries: Vec<&Value> = items(metadata, "/metadata/managedFields").collect();
@@ -56,7 +57,7 @@ fn is_applied_by(entry: &Value, manager: &str) -> bool {
         && entry["manager"] == manager
 }
 
-/// Adds the fields of one set to another.
+/// Merges a field set into another.
 fn merge(fields: &mut Map<String, Value>, more: &Map<String, Value>) {
     for (name, below) in more {
         let known = fields.entry(name).or_insert_with(|| json!({}));

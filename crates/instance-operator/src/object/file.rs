@@ -7,7 +7,7 @@ use super::ObjectId;
 pub struct ReadFile {
     /// Identity of the Pod.
     pub pod: ObjectId,
-    /// UID of the Pod: another one of this name has other files.
+    /// UID of the Pod: another Pod of this name has other files.
     pub uid: String,
     /// Name of the container.
     pub container: String,
@@ -22,6 +22,7 @@ pub enum FileRead {
     Content(Vec<u8>),
     /// The file was not read, because it is too large.
     TooLarge,
-    /// The command that reads it has failed, for example because there is no such file; why.
+    /// The command that reads the file failed with this message, for example because the file does
+    /// not exist.
     CommandFailed(String),
 }

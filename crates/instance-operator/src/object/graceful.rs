@@ -1,5 +1,5 @@
-//! Graceful deletion of workloads: they are scaled to 0 first, so that their Pods leave through
-//! PodOpsLifecycle, and are deleted once they have none.
+//! Graceful deletion of workloads: each is scaled to 0 first, so that its Pods terminate through
+//! PodOpsLifecycle, and deleted once it has no Pods.
 
 use serde_json::Value;
 
@@ -25,19 +25,19 @@ pub fn is_scalable(object_type: &ObjectType) -> bool {
     SCALABLE.iter().any(|(group, kind)| object_type.is(group, kind))
 }
 
-/// What remains to be done before a workload is deleted gracefully.
+/// Next step of a workload's graceful deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BeforeDeletion {
-    /// Nothing.
+    /// The workload can be deleted.
     Nothing,
-    /// It is to be scaled to 0.
+    /// The workload must be scaled to 0.
     Scale,
-    /// Its Pods are leaving; which, and what they wait for.
+    /// The workload is scaled to 0, and its Pods are terminating; the message reports their state.
     Wait(String),
 }
 
-/// Decides what remains to be done before a live workload is deleted. If nothing is `requested`, those
-/// are scaled to 0 first whose Pods are under control.
+/// Decides the next step before a live workload is deleted. Unless `requested` decides, workloads
+/// whose Pods are under control are scaled to 0 first.
 #[must_use]
 pub fn before_deletion(live: &Value, requested: Option<bool>) -> BeforeDeletion {
     let object_type = object_type(live);

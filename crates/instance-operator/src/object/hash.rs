@@ -1,7 +1,7 @@
-//! The hash of the ConfigMaps and Secrets to which a Pod template refers. It is part of the template,
-//! so that Pods are recreated when one of them changes.
+//! Hash of the ConfigMaps and Secrets that a Pod template refers to. The hash is part of the
+//! template, so that Pods are recreated when a dependency changes.
 //!
-//! The hash is KUDO's to the byte, so that no Pod is recreated when Podops takes over.
+//! The hash is byte-identical to KUDO's, so that no Pod is recreated when Podops takes over.
 
 use md5::{Digest as _, Md5};
 use serde_json::{Map, Value, json};
@@ -10,19 +10,19 @@ use super::{annotation, items, map_at, object_type, text};
 
 /// Annotation of Pod templates with the hash.
 pub const DEPENDENCIES_HASH: &str = "kudo.dev/dependencies-hash";
-/// Annotation of ConfigMaps and Secrets whose content does not count.
+/// Annotation of ConfigMaps and Secrets whose content is not hashed.
 pub const SKIP: &str = "kudo.dev/skip-hash-calculation";
 
 /// Hash of an object's content.
 pub type ContentHash = [u8; 16];
-/// Stands for an object that does not exist, or does not count.
+/// Hash of an object that does not exist or is not hashed.
 pub const NO_CONTENT: ContentHash = [0; 16];
 
-/// Paths of Pod templates that have the annotation.
+/// Paths of the Pod templates that get the annotation.
 const TEMPLATES: [&[&str]; 2] =
     [&["spec", "template"], &["spec", "jobTemplate", "spec", "template"]];
 
-/// Fields of metadata that do not count.
+/// Fields of metadata that are not hashed.
 const IGNORED: [&str; 9] = [
     "namespace",
     "resourceVersion",
@@ -35,7 +35,7 @@ const IGNORED: [&str; 9] = [
     "creationTimestamp",
 ];
 
-/// ConfigMap or Secret to which a Pod template refers; in the order in which their hashes are joined.
+/// ConfigMap or Secret that a Pod template refers to. Hashes are joined in the order of this type.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Dependency {
     /// `ConfigMap` or `Secret`.
@@ -44,8 +44,8 @@ pub struct Dependency {
     pub name: String,
 }
 
-/// Returns the dependencies of all Pod templates of an object, sorted; one that is named twice counts
-/// twice.
+/// Returns the dependencies of all Pod templates of an object, sorted; a dependency that is named
+/// twice is listed twice.
 #[must_use]
 pub fn dependencies(object: &Value) -> Vec<Dependency> {
     let mut found = Vec::new();
@@ -70,7 +70,7 @@ fn dependency(kind: &'static str, name: &str) -> Option<Dependency> {
 ///
 /// # Errors
 ///
-/// [`Failure`](go_template::Failure) if it is nested too deep.
+/// [`Failure`](go_template::Failure) if the object is nested too deeply.
 pub fn content(object: &Value) -> Result<ContentHash, go_template::Failure> {
     if annotation(object, SKIP).is_some() {
         return Ok(NO_CONTENT);
@@ -86,7 +86,7 @@ pub fn content(object: &Value) -> Result<ContentHash, go_template::Failure> {
     Ok(Md5::digest(yaml).into())
 }
 
-/// Fields of metadata that have these values whatever the object has.
+/// Fields of metadata that are hashed with these values for every object.
 fn empty_fields() -> Map<String, Value> {
     let fields = json!({
         "annotations": {}, "finalizers": [], "managedFields": [], "ownerReferences": [],
@@ -95,8 +95,8 @@ fn empty_fields() -> Map<String, Value> {
     fields.as_object().cloned().unwrap_or_default()
 }
 
-/// Sets the annotation of all Pod templates of an object that have dependencies. `hash_of` returns the
-/// hash of one.
+/// Sets the annotation on all Pod templates of an object, if the object has dependencies. `hash_of`
+/// returns the hash of a dependency.
 pub fn annotate(object: &mut Value, hash_of: impl Fn(&Dependency) -> ContentHash) {
     let dependencies = dependencies(object);
     if dependencies.is_empty() {
@@ -114,7 +114,7 @@ pub fn annotate(object: &mut Value, hash_of: impl Fn(&Dependency) -> ContentHash
     }
 }
 
-/// Returns whether the content of an object may be a dependency.
+/// Returns whether an object can be a dependency: a ConfigMap or a Secret.
 #[must_use]
 pub fn is_dependency(object: &Value) -> bool {
     let object_type = object_type(object);

@@ -1,4 +1,4 @@
-//! Whether objects are healthy: a step is complete when those that it applied are.
+//! Health of objects: a step is complete when the objects that it applied are healthy.
 
 mod kusionstack;
 mod state;
@@ -17,8 +17,8 @@ use super::{
     integer, is_true, items, object_type, text,
 };
 
-/// Returns whether the health of an object depends on its status: by its kind, or by its annotations.
-/// All others are healthy once they exist.
+/// Returns whether the health of an object depends on its status, by its kind or by its
+/// annotations. All other objects are healthy once they exist.
 #[must_use]
 pub fn is_judged(object: &Value) -> bool {
     let object_type = object_type(object);
@@ -31,7 +31,7 @@ pub fn is_judged(object: &Value) -> bool {
 /// Returns the health of an object.
 #[must_use]
 pub fn health(object: &Value) -> Health {
-    // The status is that of an earlier generation.
+    // The status reports an earlier generation.
     if has_expression(object) && lags_behind(object) {
         return Health::waiting(NOT_OBSERVED);
     }
@@ -50,7 +50,7 @@ fn has_expression(object: &Value) -> bool {
     [HEALTHY_WHEN, FAILED_WHEN].into_iter().any(|key| annotation(object, key).is_some())
 }
 
-/// Message while a controller has not reported the last generation.
+/// Message while a controller has not observed the last generation.
 const NOT_OBSERVED: &str = "its controller has not observed the last change yet";
 
 fn health_of_kind(object: &Value) -> Health {
@@ -64,7 +64,7 @@ fn health_of_kind(object: &Value) -> Health {
 
 type Judge = fn(&Value) -> Health;
 
-/// Kinds whose status reports the generation that it is based on.
+/// Kinds whose status has `observedGeneration`.
 fn workload(object_type: &ObjectType) -> Option<Judge> {
     Some(match (object_type.group(), object_type.kind.as_str()) {
         ("apps", "StatefulSet") => stateful_set,
@@ -89,17 +89,17 @@ fn other(object_type: &ObjectType) -> Option<Judge> {
     })
 }
 
-/// Number of Pods in the spec; absent is 1, as for the API server.
+/// Number of Pods in the spec; 1 if absent, the API server's default.
 fn replicas(object: &Value) -> i64 {
     integer(object, "/spec/replicas").unwrap_or(1)
 }
 
-/// Returns whether the status of a workload is that of an earlier generation, or of none.
+/// Returns whether the status of a workload reports an earlier generation, or none.
 fn is_outdated(object: &Value) -> bool {
     count(object, "observedGeneration") == 0 || lags_behind(object)
 }
 
-/// Returns whether a status names an earlier generation.
+/// Returns whether `status.observedGeneration` is an earlier generation; false if absent.
 pub(crate) fn lags_behind(object: &Value) -> bool {
     let observed = integer(object, "/status/observedGeneration");
     let generation = integer(object, "/metadata/generation").unwrap_or_default();
@@ -203,7 +203,7 @@ fn service(object: &Value) -> Health {
     Health::unless(addresses.next().is_none(), || "its load balancer has no address".to_owned())
 }
 
-/// An Instance is healthy when the plans that are due have run, and failed when the last one did.
+/// An Instance is healthy once the due plans have run, and failed if the last run failed.
 fn instance(object: &Value) -> Health {
     let Ok(instance) = serde_json::from_value::<Instance>(object.clone()) else {
         return Health::waiting("it cannot be decoded");
@@ -219,7 +219,7 @@ fn instance(object: &Value) -> Health {
             run::shown(running.status)
         ));
     }
-    // Its last run is that of an earlier spec.
+    // The last run is that of an earlier spec.
     let rejected = condition(object, reasons::DEGRADED.condition).filter(|found| {
         found["status"] == "True" && reasons::REJECTED.iter().any(|r| found["reason"] == r.name)
     });

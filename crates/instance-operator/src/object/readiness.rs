@@ -1,4 +1,4 @@
-//! Whether an Instance is ready between its plans: all workloads and Pods that it owns are healthy.
+//! Readiness of an Instance between its plans: all workloads and Pods that it owns are healthy.
 
 use serde_json::Value;
 
@@ -8,10 +8,10 @@ use super::{
     text,
 };
 
-/// Annotation of objects that do not count.
+/// Annotation of objects that readiness ignores.
 pub const SKIP: &str = "kudo.dev/skip-for-readiness";
 
-/// A kind that counts.
+/// A kind that readiness depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkloadKind {
     /// API group; empty for the core group.
@@ -26,7 +26,7 @@ const fn kind(group: &'static str, kind: &'static str, plural: &'static str) -> 
     WorkloadKind { group, kind, plural }
 }
 
-/// Kinds that count, of version v1.
+/// Kinds that readiness depends on, all of version v1.
 pub const KINDS: [WorkloadKind; 5] = [
     kind("apps", "Deployment", "deployments"),
     kind("apps", "StatefulSet", "statefulsets"),
@@ -35,10 +35,10 @@ pub const KINDS: [WorkloadKind; 5] = [
     kind("", "Pod", "pods"),
 ];
 
-/// Returns why an Instance is not ready because of an object; `None` if it is healthy or does not count.
+/// Returns why an object makes its Instance unready; `None` if the object is healthy or ignored.
 #[must_use]
 pub fn problem(object: &Value) -> Option<String> {
-    // The Job counts, and not the Pods with which it has tried.
+    // Pods of Jobs are ignored; the Job itself is checked.
     let is_of_job = controller(object).is_some_and(|owner| text(owner, "/kind") == "Job");
     if is_of_job || annotation(object, SKIP) == Some("true") {
         return None;

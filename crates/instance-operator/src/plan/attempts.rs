@@ -1,4 +1,4 @@
-//! Attempts of a step: their begin and end, time limits, and what happens once none is left.
+//! Attempts of a step: start, end, time limits, and the result of the last attempt.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -10,12 +10,12 @@ use crate::{
     task::{TaskFailure, Work},
 };
 
-/// Returns the time at which something takes too long; `None` if it has no limit.
+/// Returns the time at which a timeout expires; `None` without a valid timeout.
 pub(super) fn time_limit(started: Timestamp, timeout: &str) -> Option<Timestamp> {
     started.checked_add(parse_duration(timeout)?).ok()
 }
 
-/// Begins the next attempt if it is due; returns whether one is under way.
+/// Starts the next attempt if it is due; returns whether an attempt is in progress.
 pub(super) fn begin(step: &Step, status: &mut StepStatus, work: &mut Work, now: Timestamp) -> bool {
     let attempts = *status.attempts.get_or_insert(1);
     let Some(finished) = &status.finished else {
@@ -39,7 +39,8 @@ pub(super) fn begin(step: &Step, status: &mut StepStatus, work: &mut Work, now: 
     true
 }
 
-/// Ends an attempt that failed. Unless others follow, the step fails for good, or is held.
+/// Ends a failed attempt. Without retries left, the step fails permanently, or is held if
+/// `onFailure` is Pause.
 pub(super) fn fail(step: &Step, status: &mut StepStatus, message: String, now: Timestamp) {
     status.finished = Some(Time(now));
     status.done.clear();
@@ -58,7 +59,8 @@ pub(super) fn fail(step: &Step, status: &mut StepStatus, message: String, now: T
     }
 }
 
-/// Returns the failure of an attempt that takes longer than the step may.
+/// Returns the failure of an attempt that exceeds the timeout of its step; requeues at the timeout
+/// otherwise.
 pub(super) fn timed_out(
     step: &Step,
     status: &StepStatus,

@@ -1,5 +1,5 @@
-//! Cluster-scoped objects of an Instance: no owner reference deletes them with it, so a finalizer does.
-//! Several Instances may apply the same; the last one deletes it.
+//! Cluster-scoped objects of an Instance: a finalizer deletes them, because no owner reference can.
+//! Several Instances may apply the same object; the last Instance deletes it.
 
 use jiff::{SignedDuration, Timestamp};
 use podops_api::kudo::InventoryEntry;
@@ -14,13 +14,14 @@ use crate::{
     view::{Finalizer, Observed},
 };
 
-/// Time after which the inventory of every Instance that applies an object is known.
+/// Time after which the inventory of every Instance that applies an object is observed.
 const INVENTORY_DELAY: SignedDuration = SignedDuration::from_secs(10);
-/// Time after which objects that cannot be deleted are left, so that the Instance can go.
+/// Time after which objects that cannot be deleted are left in the cluster, so that the Instance is
+/// deleted.
 pub(super) const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
 
-/// Returns the plan that adds the finalizer, if a write is the first that needs it. Nothing else is
-/// written before it.
+/// Returns a plan that only adds the finalizer, before the first apply of a cluster-scoped object;
+/// `None` if the finalizer is present or not needed.
 pub(super) fn finalizer(observed: &Observed, writes: &[ObjectWrite]) -> Option<Plan> {
     let is_needed = |write: &ObjectWrite| {
         matches!(write, ObjectWrite::Apply { .. }) && write.id().namespace.is_empty()
@@ -32,8 +33,9 @@ pub(super) fn finalizer(observed: &Observed, writes: &[ObjectWrite]) -> Option<P
     Some(Plan { change, status: observed.status.clone(), ..Plan::default() })
 }
 
-/// Holds a plan back until the stored inventory has the cluster-scoped objects that it applies. Nothing else
-/// would know of them if the operator was killed before it has written the status.
+/// Postpones the writes of a plan until the stored inventory has the cluster-scoped objects that
+/// they apply. Otherwise, an operator killed before the status write would leave objects without a
+/// record.
 pub(super) fn record_first(observed: &Observed, mut plan: Plan) -> Plan {
     let stored = &observed.stored.inventory;
     let new = plan.writes.iter().filter_map(|write| intended(write, stored));
@@ -42,7 +44,7 @@ pub(super) fn record_first(observed: &Observed, mut plan: Plan) -> Plan {
         return plan;
     }
     for new in new {
-        // A status that is not stored yet may have it.
+        // A pending status may already have the entry.
         if entry(&plan.status.inventory, &id_of(&new)).is_none() {
             plan.status.inventory.push(new);
         }
@@ -53,7 +55,8 @@ pub(super) fn record_first(observed: &Observed, mut plan: Plan) -> Plan {
     plan
 }
 
-/// Entry of a cluster-scoped object that is to be applied and is not in this inventory. It has no UID.
+/// Entry without UID, for a cluster-scoped object to be applied that is not in this inventory;
+/// `None` for other writes.
 fn intended(write: &ObjectWrite, inventory: &[InventoryEntry]) -> Option<InventoryEntry> {
     let ObjectWrite::Apply { task, .. } = write else { return None };
     let id = write.id();
@@ -61,7 +64,7 @@ fn intended(write: &ObjectWrite, inventory: &[InventoryEntry]) -> Option<Invento
     is_new.then(|| InventoryEntry { task: task.clone(), ..entry_of(&id) })
 }
 
-/// Deletes what only an Instance that is being deleted has applied, and then removes the finalizer.
+/// Deletes the cluster-scoped objects that no other Instance applies, then removes the finalizer.
 pub(super) fn remove(observed: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan { status: observed.status.clone(), ..Plan::default() };
     if !observed.has(Finalizer::ClusterObjects) {
@@ -96,16 +99,16 @@ pub(super) fn remove(observed: &Observed, now: Timestamp) -> Plan {
     plan
 }
 
-/// What happens next to an object.
+/// Next step for an object.
 enum Next {
     Read,
     Delete {
         uid: String,
     },
-    /// It is not known yet whether another Instance applies it.
+    /// Another Instance that applies the object may not be observed yet.
     Wait,
     Failed(String),
-    /// It is gone or another one, or stays.
+    /// The object does not exist, is not the recorded object, or must be kept.
     Leave,
 }
 
@@ -116,7 +119,7 @@ fn next(entry: &InventoryEntry, observed: &Observed, now: Timestamp) -> Next {
     }
     let is_intended = entry.uid.is_empty();
     match observed.failures.get(&id) {
-        // It was hardly applied either.
+        // An object whose request fails was probably never applied.
         Some(_) if is_intended => return Next::Leave,
         Some(failure) => return Next::Failed(format!("{id}: {failure}")),
         None => {}
@@ -136,7 +139,7 @@ fn next(entry: &InventoryEntry, observed: &Observed, now: Timestamp) -> Next {
     if is_early && !is_last { Next::Wait } else { Next::Delete { uid } }
 }
 
-/// Returns whether a run of this Instance changed an object last.
+/// Returns whether a run of this Instance was the last to change an object.
 fn is_last_applied_by(live: &Value, observed: &Observed) -> bool {
     let Some(uid) = annotation(live, RUN) else { return false };
     let plans = observed.status.plan_status.values().map(|plan| plan.uid.as_str());
@@ -144,7 +147,7 @@ fn is_last_applied_by(live: &Value, observed: &Observed) -> bool {
     plans.chain(history).any(|known| known == uid)
 }
 
-/// Time since the deletion was requested.
+/// Time since the deletion was requested; `None` if unknown.
 pub(super) fn age(observed: &Observed, now: Timestamp) -> Option<SignedDuration> {
     Some(now.duration_since(observed.deleted_at?))
 }

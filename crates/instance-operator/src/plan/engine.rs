@@ -1,4 +1,4 @@
-//! Runs phases and steps. A step that is complete is never entered again in its run.
+//! Runs phases and steps. A completed step is never entered again in the same run.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -29,24 +29,24 @@ use crate::{
     view::{Observed, Version},
 };
 
-/// What is the same for all steps of a run.
+/// Input shared by all steps of a run.
 struct Run<'a> {
     observed: &'a Observed,
     version: &'a Version,
-    /// Plan that runs.
+    /// Running plan.
     plan: &'a str,
     /// Identity of the run.
     uid: String,
-    /// Time at which the run began.
+    /// Time at which the run started.
     started: Timestamp,
-    /// What templates see of the parameters.
+    /// Parameter values for templates.
     parameters: BTreeMap<String, Value>,
-    /// Steps that are left for templates.
+    /// Remaining evaluation steps of templates.
     budget: Budget,
     now: Timestamp,
 }
 
-/// Advances the plan that runs, if one does.
+/// Advances the running plan, if any.
 pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Timestamp) -> Plan {
     let Some(running) = run::running(&plan.status).cloned() else { return plan };
     let is_new_run =
@@ -117,15 +117,15 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
     plan
 }
 
-/// Returns whether the stored status has a run, as it must before the run changes objects: if a user reverts
-/// the change that has begun it, another run has to restore them. The first run of an Instance needs no record,
-/// because another one begins for whatever becomes of the spec.
+/// Returns whether the stored status records a run. A run must be recorded before it changes
+/// objects: if a user reverts the change that started the run, another run must restore the
+/// objects. The first run is not recorded: any later change of the spec schedules another run.
 fn is_recorded(observed: &Observed, running: &PlanStatus) -> bool {
     let stored = &observed.stored.plan_status;
     stored.is_empty() || stored.get(&running.name).is_some_and(|run| run.uid == running.uid)
 }
 
-/// Returns whether the status of a plan has changed, apart from its times.
+/// Returns whether the status of a plan differs, apart from its times.
 fn is_changed(known: Option<&PlanStatus>, advanced: &PlanStatus) -> bool {
     known.is_none_or(|known| {
         (known.status, &known.phases) != (advanced.status, &advanced.phases)
@@ -133,7 +133,7 @@ fn is_changed(known: Option<&PlanStatus>, advanced: &PlanStatus) -> bool {
     })
 }
 
-/// Why a run cannot be continued.
+/// Reason why a run cannot continue.
 #[derive(Debug, thiserror::Error)]
 enum Unrunnable {
     #[error(
@@ -149,14 +149,15 @@ enum Unrunnable {
     Cycle(Vec<String>),
 }
 
-/// Content of the OperatorVersion with which a run began.
+/// Content of the OperatorVersion with which a run started.
 ///
 /// # Errors
 ///
-/// If it is not known any more, does not have the plan, or depends on itself.
+/// If the content is no longer known, does not have the plan, has a duplicate name, or has a
+/// dependency cycle.
 fn version_of(observed: &Observed, running: &PlanStatus) -> Result<Arc<Version>, Unrunnable> {
     let known = [observed.version.as_ref(), observed.version_of_run.as_ref()];
-    // A run that KUDO began has no such record.
+    // A run that KUDO started has no record of its OperatorVersion.
     let is_of_run = |version: &&&Arc<Version>| {
         running.operator_version.is_empty() || version.identity == running.operator_version
     };
@@ -174,8 +175,8 @@ fn version_of(observed: &Observed, running: &PlanStatus) -> Result<Arc<Version>,
     Ok(Arc::clone(version))
 }
 
-/// Returns a name of phases of a plan, or of steps of a phase, that is not unique. Their statuses are found
-/// by name.
+/// Returns a duplicate name among the phases of a plan or the steps of a phase; `None` if all are
+/// unique. Statuses are found by name.
 fn duplicate_name(plan: &InstancePlan) -> Option<String> {
     let of_phases = duplicates(plan.phases.iter().map(|phase| phase.name.as_str()));
     let mut of_steps = plan
@@ -185,7 +186,7 @@ fn duplicate_name(plan: &InstancePlan) -> Option<String> {
     of_steps.next().or(of_phases.first().copied()).map(ToOwned::to_owned)
 }
 
-/// Ends a run that cannot be continued.
+/// Ends a run that cannot continue.
 fn end_unrunnable(plan: &mut Plan, name: &str, error: &Unrunnable, now: Timestamp) {
     let message = error.to_string();
     end(plan, name, ExecutionStatus::FatalError, &message, now);
@@ -202,10 +203,10 @@ fn end(plan: &mut Plan, name: &str, result: ExecutionStatus, message: &str, now:
     }
 }
 
-/// How far the tasks of a step are.
+/// Progress of the tasks of a step.
 enum Tasks {
     Complete,
-    /// Something is to be read or written first.
+    /// A read or write is needed first.
     Unknown,
     Incomplete {
         waits: Vec<String>,
@@ -214,18 +215,18 @@ enum Tasks {
     Failed(FailedTask),
 }
 
-/// Failure of a task, or of a step that took too long.
+/// Failure of a task, or of a step that timed out.
 struct FailedTask {
     /// Path of the task or step.
     place: String,
     failure: TaskFailure,
 }
 
-/// What becomes of a phase or plan.
+/// Result of a phase or plan; `None` while it runs.
 type Advanced = Option<ExecutionStatus>;
 
 impl Run<'_> {
-    /// Advances the plan; returns how it ended, if it has.
+    /// Advances the plan; returns its result, or `None` while the plan runs.
     fn plan(&self, plan: &InstancePlan, status: &mut PlanStatus, work: &mut Work) -> Advanced {
         status.status = ExecutionStatus::InProgress;
         let mut all_complete = true;
@@ -247,7 +248,8 @@ impl Run<'_> {
         all_complete.then_some(ExecutionStatus::Complete)
     }
 
-    /// Deletes what left the templates; returns whether nothing is to be read or deleted any more.
+    /// Deletes objects that were removed from the templates; returns whether no read, deletion or
+    /// wait remains.
     fn prune(
         &self,
         spec: &InstancePlan,
@@ -261,7 +263,7 @@ impl Run<'_> {
         plan.status.inventory.retain(|entry| !forgotten.contains(&id_of(entry)));
         let is_known = needs.is_empty() && writes.is_empty();
         let is_done = is_known && waits.is_empty();
-        // What was reported stays until more is known.
+        // The reported message stays until the state is known.
         if is_known {
             let shown: Vec<String> = waits.iter().map(|(id, why)| format!("{id}: {why}")).collect();
             status.message = shown.join("; ");
@@ -315,7 +317,7 @@ impl Run<'_> {
         None
     }
 
-    /// Returns whether a phase or step does not begin, because the Instance is paused.
+    /// Returns whether a phase or step must not start because the Instance is paused.
     fn is_held(&self, status: ExecutionStatus) -> bool {
         let is_begun = matches!(status, ExecutionStatus::InProgress | ExecutionStatus::Error);
         self.observed.spec.paused && !self.observed.deleting && !is_begun
@@ -336,7 +338,7 @@ impl Run<'_> {
                 status.message.clear();
             }
             Tasks::Unknown => {
-                // What was reported stays until more is known.
+                // A reported error stays until the state is known.
                 if status.status != ExecutionStatus::Error {
                     status.status = ExecutionStatus::InProgress;
                 }
@@ -356,7 +358,7 @@ impl Run<'_> {
         }
     }
 
-    /// Ends an attempt of a step that failed.
+    /// Ends a failed attempt of a step.
     fn fail(&self, step: &Step, status: &mut StepStatus, failed: &FailedTask, work: &mut Work) {
         let FailedTask { place, failure } = failed;
         let owner = format!("{}/{}", self.observed.namespace, self.observed.name);
@@ -380,7 +382,7 @@ impl Run<'_> {
             let path = TaskPath { plan: self.plan, phase, step: &step.name, task: name };
             match self.task(&path, step, attempt, work) {
                 TaskState::Done => status.done.push(name.clone()),
-                // The tasks that follow are for what this one writes.
+                // Later tasks depend on the writes of this task.
                 TaskState::Unknown => return Tasks::Unknown,
                 TaskState::Waiting(reasons) => waits.extend(reasons),
                 TaskState::Error(error) => errors.push(format!(

@@ -1,4 +1,4 @@
-//! What a reconcile changes.
+//! Result of planning.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -11,22 +11,22 @@ use crate::{
     schedule::InstanceChange,
 };
 
-/// What one reconcile changes.
+/// Changes planned by one reconcile.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Change of the Instance. Nothing else is planned if it is to be written
+    /// Change of the Instance itself. Nothing else is planned if the change must be written
     /// [first](InstanceChange::is_first).
     pub change: Option<InstanceChange>,
-    /// What is to be read before more can be planned.
+    /// Reads that are needed before planning can continue.
     pub needs: Needs,
     /// Changes of objects.
     pub writes: Vec<ObjectWrite>,
     /// Objects whose changes may complete a step.
     pub awaited: BTreeSet<ObjectId>,
-    /// Whether nothing more is planned until the status is stored: nothing else would know of what follows if
-    /// the operator was killed.
+    /// True if nothing more is planned until the status is stored: if the operator were killed, the
+    /// next writes would have no record.
     pub is_status_first: bool,
-    /// Time until an attempt of a step or a time limit is due; `None` if none is.
+    /// Time until an attempt of a step or a time limit is due; `None` without either.
     pub requeue_after: Option<Duration>,
     /// Status to report.
     pub status: InstanceStatus,

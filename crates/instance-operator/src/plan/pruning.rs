@@ -1,5 +1,5 @@
-//! Deletes what left the templates: objects that the tasks of a completed run applied before, and not in
-//! this run.
+//! Deletes objects that were removed from the templates: the tasks of a completed run applied them
+//! earlier, but not in this run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,10 +19,10 @@ use crate::{
     view::{Observed, Version},
 };
 
-/// Annotation with which a template keeps its object, or permits that one with data is deleted.
+/// Annotation by which a template keeps its object, or permits the deletion of an object with data.
 const PRUNE: &str = "kudo.dev/prune";
 
-/// Kinds that contain the data or the definitions of others, by group.
+/// Kinds that contain data or definitions of other objects, by group.
 const WITH_DATA: [(&str, &str); 4] = [
     ("", "PersistentVolumeClaim"),
     ("", "Namespace"),
@@ -30,18 +30,18 @@ const WITH_DATA: [(&str, &str); 4] = [
     ("kudo.dev", "Instance"),
 ];
 
-/// What is to be done before a run is complete.
+/// Work that remains before a run is complete.
 #[derive(Debug, Default)]
 pub(super) struct Pruning {
-    /// What is to be read.
+    /// Needed reads.
     pub(super) needs: Needs,
-    /// Workloads whose Pods are leaving, and what they wait for.
+    /// Workloads with terminating Pods, and why these wait.
     pub(super) waits: BTreeMap<ObjectId, String>,
     /// Deletions.
     pub(super) writes: Vec<ObjectWrite>,
-    /// Objects that the inventory need not have any more.
+    /// Objects to remove from the inventory.
     pub(super) forgotten: BTreeSet<ObjectId>,
-    /// Deletions that failed; the next run tries them again.
+    /// Failed deletions; the next run retries them.
     pub(super) failures: Vec<String>,
 }
 
@@ -55,12 +55,12 @@ pub(super) struct Completed<'a> {
     pub(super) run: &'a str,
 }
 
-/// Decides what to delete.
+/// Decides which objects to delete.
 pub(super) fn prune(observed: &Observed, completed: Completed<'_>) -> Pruning {
     let mut pruning = Pruning::default();
     let inventory = &observed.status.inventory;
     let is_of_run = |entry: &InventoryEntry| run::is_of_run(&entry.run, completed.run);
-    // Another version of an API is the same object.
+    // An object in another version of an API is the same object.
     let applied: BTreeSet<&str> =
         inventory.iter().filter(|entry| is_of_run(entry)).map(|entry| entry.uid.as_str()).collect();
     let tasks = completed.tasks();
@@ -74,7 +74,8 @@ pub(super) fn prune(observed: &Observed, completed: Completed<'_>) -> Pruning {
 }
 
 impl Completed<'_> {
-    /// Tasks that apply objects, and are done. Those of a step whose failure did not count are not.
+    /// Completed tasks that apply objects; tasks of a failed step are not completed, even if the
+    /// run continued.
     fn tasks(&self) -> BTreeSet<&str> {
         let mut tasks = BTreeSet::new();
         for (phase, phase_status) in self.plan.phases.iter().zip(&self.status.phases) {
@@ -105,7 +106,7 @@ impl Pruning {
             None if is_scalable => drop(self.needs.objects.insert(id)),
             None => drop(self.needs.metadata.insert(id)),
             Some(None) => drop(self.forgotten.insert(id)),
-            // An entry without UID is that of an object that was to be applied.
+            // An entry without UID is for an object that was about to be applied.
             Some(Some(live))
                 if !entry.uid.is_empty() && text(live, "/metadata/uid") != entry.uid =>
             {
@@ -120,7 +121,7 @@ impl Pruning {
             Some(Some(_)) if observed.applied_by_others.contains(&id) => {
                 self.forgotten.insert(id);
             }
-            // Another Instance may have taken it over.
+            // Another Instance may have taken over the object.
             Some(Some(live)) => {
                 let is_own = label(live, INSTANCE) == Some(observed.name.as_str());
                 if is_own && may_be_deleted(&id, live, &plan.name) {
@@ -130,7 +131,7 @@ impl Pruning {
         }
     }
 
-    /// Deletes an object, a workload after its Pods have left.
+    /// Deletes an object; a workload whose Pods are under control is deleted gracefully.
     fn delete(&mut self, id: ObjectId, live: &Value) {
         let uid = text(live, "/metadata/uid").to_owned();
         match before_deletion(live, None) {
@@ -141,7 +142,7 @@ impl Pruning {
     }
 }
 
-/// Returns whether an object is deleted once its template is gone.
+/// Returns whether an object may be deleted once its template is removed.
 fn may_be_deleted(id: &ObjectId, live: &Value, plan: &str) -> bool {
     // A template may depend on the name of the plan.
     let is_of_plan = annotation(live, PLAN)
@@ -149,8 +150,8 @@ fn may_be_deleted(id: &ObjectId, live: &Value, plan: &str) -> bool {
     is_of_plan && !is_kept(id, live)
 }
 
-/// Returns whether an object is only deleted by a task or a user: it contains data, and no template
-/// permits its deletion, or a template forbids it.
+/// Returns whether only a task or a user deletes an object: its template forbids pruning, or the
+/// object contains data and its template does not permit pruning.
 pub(super) fn is_kept(id: &ObjectId, live: &Value) -> bool {
     let has_data = WITH_DATA.iter().any(|(group, kind)| id.object_type.is(group, kind));
     annotation(live, PRUNE).map_or(has_data, |prune| prune != "true")
@@ -164,8 +165,8 @@ mod tests {
 
     use super::*;
 
-    /// A completed run `new` of a task that applied objects with these API versions and runs, all of
-    /// which are the object `a`, with this metadata.
+    /// Prunes after a completed run `new`. Its task applied the object `a` in these API versions
+    /// and runs; the live object has this metadata.
     fn pruned(inventory: &[(&str, &str)], live: &Value) -> Pruning {
         let plan =
             json!({ "phases": [{ "name": "p", "steps": [{ "name": "s", "tasks": ["t"] }] }] });

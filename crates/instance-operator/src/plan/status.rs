@@ -1,4 +1,4 @@
-//! What the conditions of an Instance report of its plans.
+//! Conditions of an Instance about its plans.
 
 use jiff::Timestamp;
 use podops_api::kudo::{ExecutionStatus, InstanceStatus};
@@ -12,7 +12,7 @@ use crate::{
     view::Observed,
 };
 
-/// Reports that the spec can never be right; returns whether that is new.
+/// Reports an invalid spec; returns whether the message is new.
 pub(super) fn report_invalid(
     status: &mut InstanceStatus,
     observed: &Observed,
@@ -34,7 +34,7 @@ pub(super) fn report_objects_remain(status: &mut InstanceStatus, message: &str, 
     report(status, &reasons::CLUSTER_OBJECTS_REMAIN, message, now);
 }
 
-/// Reports what runs, and whether the last run failed.
+/// Reports the running plan, and whether the last run failed.
 pub(super) fn report_valid(status: &mut InstanceStatus, observed: &Observed, now: Timestamp) {
     let running = run::running(status).map(|run| run.name.clone());
     if let Some(plan) = &running {
@@ -62,7 +62,7 @@ pub(super) fn report_valid(status: &mut InstanceStatus, observed: &Observed, now
     }
 }
 
-/// Reports whether all workloads are healthy, once a rollout is complete and none has failed since.
+/// Reports whether all workloads are healthy, if a rollout is complete and none has failed since.
 fn report_readiness(status: &mut InstanceStatus, problems: &[String], now: Timestamp) {
     let is_deployed = status.observed_input.as_ref().is_some_and(|input| input.deployed);
     let mut ready =

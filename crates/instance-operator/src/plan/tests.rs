@@ -20,8 +20,8 @@ use crate::{
 const DEPLOYMENT: &str = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\nspec:\n  replicas: 1\n  template:\n    spec:\n      volumes:\n      - configMap:\n          name: a\n";
 const JOB: &str = "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: job\n";
 
-/// An OperatorVersion whose plan `deploy` has these phases, with a task for each of these templates,
-/// which is named as it.
+/// Returns an OperatorVersion whose plan `deploy` has these phases, with one task per template,
+/// which has the name of the template.
 fn version(phases: &Value, templates: &Value) -> Value {
     let names = templates.as_object().unwrap().keys();
     let tasks: Vec<Value> = names
@@ -34,7 +34,7 @@ fn version(phases: &Value, templates: &Value) -> Value {
     })
 }
 
-/// A step that has the task of the same name, or those of a list.
+/// Returns a step with these tasks.
 fn step(name: &str, tasks: &[&str]) -> Value {
     json!({ "name": name, "tasks": tasks })
 }
@@ -123,8 +123,8 @@ fn serial_phases_wait_for_one_another() {
     assert_eq!(world.plan("deploy"), "COMPLETE");
 }
 
-/// KUDO's test `apply-delete-apply`. A deletion takes a moment, and the API server's response to it contains
-/// the object.
+/// KUDO's test `apply-delete-apply`. A deletion takes a moment, and the API server's response
+/// contains the object.
 #[test]
 fn an_object_deleted_in_a_run_is_applied_again_by_it() {
     let phases = json!([phase(
@@ -181,7 +181,7 @@ fn a_failed_job_fails_the_plan_and_says_where() {
     let expected = "Error during execution: fatal error: default/app failed in deploy.serial.job.job: \
                     Job default/job: BackoffLimitExceeded";
     assert!(message.starts_with(expected), "{message}");
-    // K2: KUDO reports Ready, because nothing is left that is not.
+    // K2: KUDO reports Ready, because no remaining object is unhealthy.
     assert_eq!(world.condition("Ready"), "False PlanInFatalError");
     assert_eq!(world.condition("Degraded"), "True PlanInFatalError");
     assert!(world.events.iter().any(|event| event.starts_with("FailedTerminalStateError")));
@@ -217,7 +217,7 @@ fn faults_of_a_package_fail_its_step() {
     }
 }
 
-/// K10: the order is that of the task, with what others depend on first.
+/// K10: objects are applied in the order of the task, after the kinds that others depend on.
 #[test]
 fn a_definition_is_applied_before_its_objects() {
     let definition = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata:\n  name: toys.example.com\nspec:\n  group: example.com\n  names:\n    kind: Toy\n";
@@ -266,7 +266,7 @@ fn a_type_defined_by_an_earlier_step_is_waited_for() {
     assert_eq!(world.plan("deploy"), "COMPLETE");
 }
 
-/// Each document is within the limits of one.
+/// Each document alone is within the limits of a document.
 #[test]
 fn documents_that_grow_together_fail_their_step() {
     let text = "x".repeat(10_000);
@@ -310,7 +310,7 @@ fn a_run_goes_on_when_its_version_is_deleted() {
     assert_eq!(world.condition("Degraded"), "True InvalidOperatorVersion");
 }
 
-/// K11: KUDO takes over objects of others without a word, or fails.
+/// K11: KUDO takes over objects of other clients without a message, or fails.
 #[test]
 fn an_object_of_somebody_else_is_not_touched_unless_asked() {
     let phases = json!([phase("serial", &[step("a", &["a"])])]);
@@ -412,11 +412,11 @@ fn dummy_tasks_do_what_they_say() {
     assert_eq!(run(json!({ "done": true })).0, "COMPLETE");
     assert_eq!(run(json!({ "wantErr": true })).0, "ERROR");
     assert_eq!(run(json!({ "wantErr": true, "fatal": true })).0, "FATAL_ERROR");
-    // K30: such a task blocks KUDO's Instances without a word.
+    // K30: such a task blocks KUDO's Instances without a message.
     let (status, message) = run(json!({}));
     assert_eq!(status, "IN_PROGRESS");
     assert!(message.contains("never done; cancel the run"), "{message}");
-    // K6: KUDO retries it forever.
+    // K6: KUDO retries such a task indefinitely.
     let mut unknown = version(&json!([phase("serial", &[step("a", &["no"])])]), &json!({}));
     unknown["tasks"] = json!([{ "name": "a", "kind": "Party" }]);
     let mut world = World::new(&unknown, &json!({}));
@@ -459,7 +459,7 @@ fn a_child_belongs_to_its_parent_which_waits_for_its_plans() {
     assert_eq!(deletions.next(), None, "only a Job is replaced because it failed");
 }
 
-/// The name of a child is text of the package.
+/// The name of a child comes from the package.
 #[test]
 fn a_child_with_an_invalid_name_is_not_applied() {
     let mut version = version(&json!([phase("serial", &[step("child", &["child"])])]), &json!({}));
@@ -501,7 +501,7 @@ fn a_child_refers_to_the_secrets_of_its_parent() {
     }
 }
 
-/// An Instance of a template is no child of a task, and cannot refer to the Secret by itself.
+/// An Instance in a template is not a child of a task, and cannot refer to the Secret by itself.
 #[test]
 fn an_applied_instance_contains_no_value_of_a_secret() {
     let applied = |parameters: &str| {
@@ -543,7 +543,7 @@ fn a_child_names_the_namespace_of_its_version() {
     assert_eq!(child["spec"]["operatorVersion"], expected);
 }
 
-/// K42: KUDO goes on with the new content in the middle of a run.
+/// K42: KUDO continues a run with the new content.
 #[test]
 fn a_run_goes_on_with_the_version_it_began_with_or_fails() {
     let phases = json!([phase("serial", &[step("web", &["web"])])]);
@@ -579,7 +579,7 @@ fn a_paused_instance_begins_no_step() {
     assert_eq!(world.plan("deploy"), "COMPLETE");
 }
 
-/// Kills the operator after each number of changes, before it has written the status.
+/// Kills the operator after each number of writes, before the status is written.
 #[test]
 fn a_run_is_resumed_after_a_kill_at_any_point() {
     let names = ["a", "b", "c", "d"];
@@ -608,7 +608,7 @@ fn a_run_is_resumed_after_a_kill_at_any_point() {
 
 const PIPE_POD: &str = "apiVersion: v1\nkind: Pod\nspec:\n  volumes:\n  - name: work\n    emptyDir: {}\n  initContainers:\n  - name: make\n    image: make\n    volumeMounts:\n    - name: work\n      mountPath: /work\n";
 
-/// A plan whose first step makes a Secret, which the second one names.
+/// Returns a plan whose first step creates a Secret, which the second step names.
 fn piping(pod: &str) -> Value {
     let user = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: user\ndata:\n  secret: {{ .Pipes.Cert }}\n";
     let steps = [step("make", &["make"]), step("user", &["user"])];
@@ -650,7 +650,7 @@ fn a_pipe_makes_secrets_that_later_steps_name() {
     assert!(world.object("Pod", POD_NAME).is_none());
 }
 
-/// K29: KUDO makes them again, with another content, after a kill.
+/// K29: after a kill, KUDO creates the artifacts again, with other content.
 #[test]
 fn a_secret_of_a_pipe_is_made_once_in_a_run() {
     for kill_after in 0..5 {
@@ -755,7 +755,8 @@ fn a_rejected_change_is_reported_until_it_is_accepted() {
     assert_eq!(world.plan("deploy"), "COMPLETE");
 }
 
-/// A plan with one step, which has these further fields, and another one that follows it.
+/// Returns an Instance whose plan has a step with these additional fields, followed by another
+/// step.
 fn with_step_fields(template: &str, fields: &Value) -> World {
     let mut first = step("first", &["first"]);
     first.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -883,7 +884,7 @@ fn an_instance_is_ready_while_its_workloads_are_healthy() {
     world.observed.problems = Some(Vec::new());
     world.reconcile();
     assert_eq!(world.condition("Ready"), "True ResourcesReady");
-    // It is not known, or a plan runs.
+    // Health is unknown, or a plan runs.
     world.observed.problems = None;
     world.reconcile();
     assert_eq!(world.condition("Ready"), "True ResourcesReady");
@@ -900,7 +901,7 @@ fn an_instance_whose_rollout_failed_is_not_ready() {
     assert_eq!(world.condition("Ready"), "False PlanInFatalError");
 }
 
-/// A template of a ConfigMap that exists while the parameter `P` is 1.
+/// Returns a template of a ConfigMap that exists while the parameter `P` is 1.
 fn conditional(name: &str, annotations: &str) -> String {
     let map = config_map(name).replace("metadata:\n", &format!("metadata:\n{annotations}"));
     format!("{{{{ if eq .Params.P \"1\" }}}}\n{map}{{{{ end }}}}\n")
@@ -940,7 +941,7 @@ fn what_left_the_templates_is_deleted_after_the_run() {
     assert_eq!((world.log.len(), world.status()), (writes, &status));
 }
 
-/// What is applied to an object that is being deleted is gone with it.
+/// An apply to an object that is being deleted would be lost.
 #[test]
 fn an_object_that_is_being_deleted_is_awaited_and_made_again() {
     let templates = json!({ "a": config_map("a") + "---\n" + &conditional("gone", "") });
@@ -1104,7 +1105,8 @@ fn packages_that_depend_on_each_other_do_not_run() {
     assert!(world.events.iter().any(|event| event == expected), "{:?}", world.events);
 }
 
-/// KUDO's plans try forever to change a Job, also one that another version of the package only marks.
+/// KUDO's plans retry indefinitely to change a Job, even if a new version of the package changes
+/// only an annotation.
 #[test]
 fn a_job_is_replaced_when_it_has_ended_and_changed() {
     let job = "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: job\nspec:\n  template:\n    \
@@ -1169,7 +1171,7 @@ fn translations_are_reported_and_left_fields_are_not_sent() {
     assert_eq!(world.object("Deployment", "web").unwrap()["spec"].get("replicas"), None);
 }
 
-/// Gives a parameter the value `hunter2` of a Secret.
+/// Sets a parameter to the value `hunter2` of a Secret.
 fn refer_to_secret(world: &mut World, parameter: &str) {
     world.edit(|spec| {
         let source = json!([{ "name": parameter, "secretKeyRef": { "name": "s", "key": "k" } }]);
@@ -1179,7 +1181,8 @@ fn refer_to_secret(world: &mut World, parameter: &str) {
     world.observed.sources.insert(parameter.to_owned(), value);
 }
 
-/// A template that prints a secret, or an API server that quotes one, is not in the status and no event.
+/// A secret printed by a template, or quoted by the API server, is not in the status and in no
+/// event.
 #[test]
 fn values_of_secrets_are_in_no_message() {
     let template = "{{ fail .Params.PASSWORD }}";

@@ -1,4 +1,4 @@
-//! What has changed in the spec of an Instance since plans took it in.
+//! Changes of an Instance's spec since the last scheduled plans.
 
 use std::fmt;
 
@@ -12,18 +12,19 @@ use crate::{
     view::{Observed, Version},
 };
 
-/// Differences between the spec and what was taken in of it.
+/// Differences between the spec and the observed input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// Nothing was taken in before.
+    /// True if there is no observed input.
     is_new: bool,
-    /// The Instance moves to another OperatorVersion.
+    /// True if the Instance moves to another OperatorVersion.
     is_upgrade: bool,
     /// Parameters with another value, in the order of the OperatorVersion.
     changed: Vec<String>,
-    /// Parameters that are set, and that the OperatorVersion does not have.
+    /// New or changed parameters of the Instance that the OperatorVersion does not have.
     unknown: Vec<String>,
-    /// Immutable parameters that are changed, or that an upgrade makes immutable and that lack a value.
+    /// Immutable parameters that are changed, or that an upgrade makes immutable and that have no
+    /// value.
     immutable: Vec<String>,
 }
 
@@ -66,7 +67,7 @@ impl Changes {
         !self.is_new && !self.is_upgrade && self.changed.is_empty() && self.unknown.is_empty()
     }
 
-    /// Checks that the new spec can be right.
+    /// Validates the new spec.
     pub(super) fn check(
         &self,
         observed: &Observed,
@@ -119,7 +120,7 @@ impl Changes {
                     format!("parameter '{name}' triggers plan {trigger}, which does not exist");
                 return Err(Invalid { reason: &reasons::PLAN_INVALID, message });
             }
-            // The upgrade takes in what triggers no plan of its own.
+            // An upgrade covers changed parameters without a trigger.
             let plan = trigger.or(default.filter(|_| !self.is_upgrade));
             let plan = plan.filter(|plan| !due.iter().any(|due| due == plan));
             due.extend(plan.map(ToOwned::to_owned));
@@ -127,7 +128,7 @@ impl Changes {
         Ok(due)
     }
 
-    /// Returns whether the first plan that is due makes a rollout that runs obsolete.
+    /// Returns whether the first due plan replaces a running rollout.
     pub(super) fn replaces_rollout(&self, is_deployed: bool) -> bool {
         self.is_new || self.is_upgrade || !is_deployed
     }

@@ -1,4 +1,4 @@
-//! What runs for an Instance that is being deleted.
+//! Cleanup of an Instance that is being deleted.
 
 use podops_api::kudo::ExecutionStatus;
 
@@ -6,12 +6,12 @@ use super::{InstanceChange, Invalid, Scheduler};
 use crate::{plan_names::CLEANUP, reasons, run, values, view::Finalizer};
 
 impl Scheduler<'_> {
-    /// Runs the plan `cleanup` over whatever runs; the finalizer is removed when it is complete. After
-    /// a failure, another run can be requested.
+    /// Runs the plan `cleanup` in place of any running plan; removes the finalizer once the plan is
+    /// complete. A failed cleanup can be requested again.
     ///
     /// # Errors
     ///
-    /// [`Invalid`] if a value that the plan may need cannot be read.
+    /// [`Invalid`] if a value of `parametersFrom` is unknown while the plan runs.
     pub(super) fn clean_up(&mut self) -> Result<Option<InstanceChange>, Invalid> {
         if !self.observed.has(Finalizer::Cleanup) {
             return Ok(None);
@@ -42,8 +42,8 @@ impl Scheduler<'_> {
         Ok(None)
     }
 
-    /// Checks that the values of `parametersFrom` are known while the plan runs: with an empty one, it might
-    /// delete something else.
+    /// Checks that the values of `parametersFrom` are known while the plan runs: with an empty
+    /// value, the plan might delete other objects.
     fn check_sources(&self) -> Result<(), Invalid> {
         let problems = values::source_problems(self.observed);
         let is_running = run::running(&self.status).is_some();

@@ -1,12 +1,13 @@
-//! Why a spec can never be right.
+//! Permanent validation errors of a spec.
 
 use podops_client::event::EventReason;
 
-/// Why no plan can be scheduled, until the Instance or its OperatorVersion is changed.
+/// Error because of which no plan can be scheduled until the Instance or its OperatorVersion is
+/// changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid {
     /// Reason of the condition and the event.
     pub reason: &'static EventReason,
-    /// What is wrong.
+    /// Description of the error.
     pub message: String,
 }

@@ -1,4 +1,4 @@
-//! Tests of which plans run, in which order, for changes of the spec.
+//! Tests of the plans that run, and their order, for changes of the spec.
 
 use podops_api::kudo::{ExecutionStatus, PlanExecution, PlanStatus};
 use serde_json::{Value, json};
@@ -9,7 +9,8 @@ use crate::{
     view::{Finalizer, SourceValue},
 };
 
-/// Plans without phases are complete at once; those of `waiting` have a step that is never done.
+/// Returns an OperatorVersion. Plans without phases complete at once; plans in `waiting` have a
+/// step that is never done.
 fn version(plans: &[&str], waiting: &[&str]) -> Value {
     let plan = |name: &&str| {
         let steps = json!([{ "name": "step", "tasks": ["never"] }]);
@@ -29,7 +30,7 @@ fn version(plans: &[&str], waiting: &[&str]) -> Value {
     })
 }
 
-/// A deployed Instance of such an OperatorVersion.
+/// Returns a deployed Instance of such an OperatorVersion.
 fn deployed(plans: &[&str], waiting: &[&str]) -> World {
     let mut world = World::new(&version(plans, &[]), &json!({}));
     world.reconcile();
@@ -83,7 +84,7 @@ fn a_missing_version_is_reported_until_it_exists() {
     assert_eq!(world.plan("deploy"), "COMPLETE");
 }
 
-/// As in a namespace that is being deleted, in which no OperatorVersion can be created again.
+/// For example in a namespace that is being deleted, where no OperatorVersion can be created.
 #[test]
 fn a_deleted_instance_without_version_goes_after_a_while() {
     let mut world = World::new(&version(&["deploy", "cleanup"], &[]), &json!({}));
@@ -167,7 +168,7 @@ fn another_plan_waits_its_turn_and_the_status_says_so() {
     assert_eq!(world.status().history[1].message, "cancelled by spec.planExecution.cancel");
 }
 
-/// K2: the objects are healthy, and the rollout has not ended as it should.
+/// K2: the objects are healthy, but the rollout has not completed.
 #[test]
 fn a_cancelled_rollout_keeps_the_instance_unready() {
     let mut world = deployed(&["deploy", "update"], &["update"]);
@@ -291,7 +292,7 @@ fn a_requested_plan_runs_once_and_the_request_is_removed() {
     assert_eq!(world.runs()[1..], ["backup COMPLETE"]);
     assert_eq!(world.status().history[0].uid, "mine");
     assert_eq!(world.observed.spec.plan_execution, PlanExecution::default());
-    // Without an identity, it gets one.
+    // A request without a UID gets one.
     for n in 2..4 {
         world.request("backup", "");
         world.reconcile();
@@ -328,7 +329,7 @@ fn requests_that_cannot_be_right_are_reported_and_nothing_runs() {
     assert_eq!(world.runs().len(), 1);
 }
 
-/// K13: for KUDO, that ends the plan, which stays `IN_PROGRESS`.
+/// K13: in KUDO, the status ends the plan, which stays `IN_PROGRESS`.
 #[test]
 fn a_status_in_the_request_changes_nothing() {
     let mut world = deployed(&["deploy", "backup"], &["backup"]);
@@ -396,7 +397,7 @@ fn a_new_instance_with_an_unknown_parameter_runs_nothing() {
     assert_eq!(world.runs(), Vec::<String>::new());
 }
 
-/// K51: KUDO copies defaults at creation only, and by its webhook only.
+/// K51: KUDO copies defaults only at creation, and only by its webhook.
 #[test]
 fn immutable_parameters_keep_their_first_value() {
     let mut content = version(&["deploy"], &[]);
@@ -475,7 +476,7 @@ fn another_object_behind_parameters_from_counts_as_a_change() {
     assert_eq!(uids.len(), 3, "each run has an identity of its own");
 }
 
-/// K9: KUDO adds the finalizer at creation only.
+/// K9: KUDO adds the finalizer only at creation.
 #[test]
 fn cleanup_runs_before_a_deleted_instance_goes() {
     let mut world = deployed(&["deploy"], &[]);
@@ -493,7 +494,7 @@ fn cleanup_runs_before_a_deleted_instance_goes() {
     assert_eq!(world.observed.finalizers, [""; 0]);
 }
 
-/// With an empty value, it might delete something else.
+/// With an empty value, the plan might delete other objects.
 #[test]
 fn cleanup_does_not_run_without_its_values() {
     let mut content = version(&["deploy", "cleanup"], &[]);
@@ -587,7 +588,7 @@ fn a_stuck_cleanup_can_be_cancelled() {
     assert_eq!((world.plan("cleanup"), world.observed.finalizers.len()), ("FATAL_ERROR".into(), 1));
 }
 
-/// An Instance as KUDO leaves it.
+/// Returns an Instance in the state in which KUDO leaves it.
 fn of_kudo(plans: &[(&str, ExecutionStatus)], waiting: &[&str]) -> World {
     let mut world =
         World::new(&version(&["deploy", "update", "backup"], waiting), &json!({ "P": "7" }));

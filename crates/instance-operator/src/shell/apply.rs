@@ -10,7 +10,7 @@ use podops_runtime::{
 };
 
 use super::{
-    attempt::{Attempted, End},
+    attempt::{AttemptResult, End},
     reconcile::InstanceController,
 };
 use crate::{
@@ -19,19 +19,19 @@ use crate::{
 };
 
 impl InstanceController {
-    /// Keeps what an interrupted attempt has done, so that the next reconcile continues with it.
+    /// Keeps the status of an interrupted attempt, so that the next reconcile continues from there.
     ///
     /// # Errors
     ///
-    /// That of the attempt, or of a change of the Instance that comes first.
+    /// The error of the attempt, or of a change of the Instance that must be written first.
     pub(super) async fn interrupt(
         &self,
         instance: &Instance,
         observed: &Observed,
-        attempted: Attempted,
+        attempted: AttemptResult,
         memory: &mut InstanceMemory,
     ) -> Result<Reconciled, ReconcileError> {
-        let Attempted { plan, events, error, end } = attempted;
+        let AttemptResult { plan, events, error, end } = attempted;
         let first = plan.change.as_ref().filter(|change| change.is_first());
         let events = self.publish_last(instance, first, events).await;
         let (stored, status) = (observed.stored.clone(), observed.status.clone());
@@ -51,8 +51,8 @@ impl InstanceController {
         })
     }
 
-    /// Publishes events before a finalizer is removed, because there may be no other reconcile. Returns those
-    /// that are not due yet.
+    /// Publishes events before a finalizer is removed, because no other reconcile may follow.
+    /// Returns the events that are not due yet.
     async fn publish_last(
         &self,
         instance: &Instance,
@@ -79,7 +79,8 @@ impl InstanceController {
         self.writer.write(&observed.uid, &render::change(observed, change)).await
     }
 
-    /// Publishes events and changes the Instance if its status is stored already; otherwise writes the status.
+    /// Publishes events and changes the Instance if its status is already stored; otherwise writes
+    /// the status.
     ///
     /// # Errors
     ///
@@ -88,10 +89,10 @@ impl InstanceController {
         &self,
         instance: &Instance,
         observed: &Observed,
-        attempted: Attempted,
+        attempted: AttemptResult,
         memory: &mut InstanceMemory,
     ) -> Result<Reconciled, ReconcileError> {
-        let Attempted { plan, events, .. } = attempted;
+        let AttemptResult { plan, events, .. } = attempted;
         self.metrics.record(&ObjectKey::of(instance), &plan.status);
         let retry_after = memory.failures.record(observed, Instant::now());
         let mut due = Due { plan: plan.requeue_after, retry_after, ..Due::default() };
@@ -109,8 +110,8 @@ impl InstanceController {
         Ok(Reconciled::Due(due))
     }
 
-    /// Writes the status if it has the end of a run or the minimum interval has passed, and returns the
-    /// remaining time otherwise. It is kept until it is known to be stored.
+    /// Writes the status if a run has ended or the minimum interval has passed; returns the
+    /// remaining time otherwise. The status is pending until the cache has observed it.
     ///
     /// # Errors
     ///
@@ -126,10 +127,10 @@ impl InstanceController {
         memory.pending = Some(pending);
         let is_of_plans = (&stored.plan_status, &stored.pending, &stored.observed_generation)
             != (&status.plan_status, &status.pending, &status.observed_generation);
-        // Pods become unhealthy and healthy again, also many times.
+        // Pods may become unhealthy and healthy many times.
         let change = if is_of_plans { StatusChange::Significant } else { StatusChange::Minor };
         let render = || render::status(observed, stored, &status);
-        // Users and scripts wait for it, and the status that has the begin was written just before.
+        // Users and scripts wait for the end of a run, and its start was written just before.
         let wait = if ended_runs(stored, &status).is_empty() {
             self.writer.write_status(&observed.uid, change, render).await?
         } else {

@@ -1,4 +1,4 @@
-//! One attempt: plans, reads and writes objects until nothing is left to do.
+//! One attempt: plans, reads and writes objects until nothing remains to be done.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::{
     files,
     objects::{Applied, Error, Objects, ReadVersion, response_of},
-    watches::{Sighting, Watches},
+    watches::{LastEvent, Watches},
 };
 use crate::{
     object::{ObjectId, ObjectType, text},
@@ -31,38 +31,40 @@ use crate::{
     view::Observed,
 };
 
-/// Turns of planning, reading and writing in one attempt; then the status is written, and another one follows.
+/// Maximum number of turns of planning, reading and writing in one attempt. Then the status is
+/// written, and another attempt follows.
 const TURNS_MAX: usize = 100;
-/// Time after which an attempt writes no more objects, so that the status shows what it has done: a reconcile
-/// is abandoned after a minute.
+/// Time after which an attempt writes no more objects, so that the status reports its progress: a
+/// reconcile times out after one minute.
 const ATTEMPT_MAX: Duration = Duration::from_secs(20);
-/// Number of objects of one type from which a list of their metadata is cheaper than single requests.
+/// Number of objects of one type from which a list of their metadata is cheaper than single
+/// requests.
 const LIST_MIN: usize = 3;
 /// Number of concurrent reads.
 const READS: usize = 8;
 
 /// Result of an attempt.
 #[derive(Default)]
-pub(super) struct Attempted {
+pub(super) struct AttemptResult {
     /// The last plan.
     pub(super) plan: Plan,
     /// Events of all plans.
     pub(super) events: Vec<ObjectEvent>,
-    /// Why there is no plan.
+    /// Error of the last planning.
     pub(super) error: Option<ReconcileError>,
-    /// How far the writes went.
+    /// Progress of the writes.
     pub(super) end: End,
 }
 
-impl Attempted {
-    /// Returns whether more is to be done before the status is written.
+impl AttemptResult {
+    /// Returns whether the status must not be written yet.
     pub(super) fn is_interrupted(&self) -> bool {
         let is_first = self.plan.change.as_ref().is_some_and(InstanceChange::is_first);
         self.error.is_some() || is_first || self.end == End::Outdated
     }
 }
 
-/// What an attempt reads and writes with.
+/// Instance, API clients and watches of an attempt.
 pub(super) struct Access<'a> {
     pub(super) instance: &'a ObjectKey,
     pub(super) objects: &'a Objects<'a>,
@@ -72,9 +74,9 @@ pub(super) struct Access<'a> {
 }
 
 impl Access<'_> {
-    /// Plans, reads and writes until nothing is left to do.
-    pub(super) async fn attempt(&self, observed: &mut Arc<Observed>) -> Attempted {
-        let mut attempted = Attempted::default();
+    /// Plans, reads and writes objects until nothing remains to be done.
+    pub(super) async fn attempt(&self, observed: &mut Arc<Observed>) -> AttemptResult {
+        let mut attempted = AttemptResult::default();
         let deadline = Instant::now() + ATTEMPT_MAX;
         for _ in 0..TURNS_MAX {
             attempted.plan = match plan_off_thread(observed.clone()).await {
@@ -89,7 +91,7 @@ impl Access<'_> {
             if plan.change.as_ref().is_some_and(InstanceChange::is_first) {
                 return attempted;
             }
-            // The thread has dropped its reference.
+            // The planning thread has dropped its reference.
             let observed = Arc::make_mut(observed);
             observed.status = plan.status.clone();
             if plan.needs.is_empty() && plan.writes.is_empty() {
@@ -98,7 +100,7 @@ impl Access<'_> {
             self.read(observed, &plan.needs).await;
             let writes = std::mem::take(&mut plan.writes);
             let Written { mut events, end } = self.write(observed, writes, deadline).await;
-            // The API server names fields by the values of their keys.
+            // The API server's messages identify list items by the values of their keys.
             Redaction::of(observed).apply_to_events(&mut events);
             attempted.events.extend(events);
             attempted.end = end;
@@ -108,7 +110,8 @@ impl Access<'_> {
                 End::Deadline => break,
             }
         }
-        // The status shows what was done. The event of its write, or the requeue, begins the next attempt.
+        // The status reports the progress. Its watch event, or the requeue, starts the next
+        // attempt.
         let requeue_after = (attempted.end == End::Deadline).then_some(Duration::ZERO);
         let status = observed.status.clone();
         attempted.plan = Plan { requeue_after, status, ..Plan::default() };
@@ -145,26 +148,27 @@ impl Access<'_> {
         self.read_metadata(observed, &needs.metadata).await;
     }
 
-    /// Returns an object as a watch has seen it, or reads it.
+    /// Returns an object from a watch, or reads the object.
     pub(super) async fn object(&self, id: &ObjectId) -> Result<Option<Arc<Value>>, Error> {
-        match self.watches.seen(self.instance, id) {
-            Sighting::Exists(object) => Ok(Some(object)),
-            Sighting::Deleted => Ok(None),
-            Sighting::Unseen => Ok(self.objects.read(id).await?.map(Arc::new)),
+        match self.watches.last_event(self.instance, id) {
+            LastEvent::Exists(object) => Ok(Some(object)),
+            LastEvent::Deleted => Ok(None),
+            LastEvent::Unknown => Ok(self.objects.read(id).await?.map(Arc::new)),
         }
     }
 
-    /// Reads metadata: of many objects of a type by one list, if it is short.
+    /// Reads metadata. Several objects of a type are read by one list; objects missing in a
+    /// truncated list are read one by one.
     async fn read_metadata(&self, observed: &mut Observed, needed: &BTreeSet<ObjectId>) {
         let mut single = BTreeSet::new();
         let mut by_type: BTreeMap<(&ObjectType, &str), Vec<&ObjectId>> = BTreeMap::new();
         for id in needed {
-            match self.watches.seen(self.instance, id) {
-                Sighting::Exists(object) => {
+            match self.watches.last_event(self.instance, id) {
+                LastEvent::Exists(object) => {
                     observed.objects.insert(id.clone(), Some(object));
                 }
-                Sighting::Deleted => drop(observed.objects.insert(id.clone(), None)),
-                Sighting::Unseen => {
+                LastEvent::Deleted => drop(observed.objects.insert(id.clone(), None)),
+                LastEvent::Unknown => {
                     by_type.entry((&id.object_type, &id.namespace)).or_default().push(id);
                 }
             }
@@ -198,7 +202,7 @@ impl Access<'_> {
         record_reads(read, &mut observed.metadata, &mut observed.failures);
     }
 
-    /// Applies an object, and takes the fields of KUDO first if it has applied the object.
+    /// Applies an object; takes over KUDO's fields first if KUDO has applied the object.
     async fn apply(
         &self,
         object: &Value,
@@ -213,9 +217,9 @@ impl Access<'_> {
         self.objects.apply(object, read.as_ref()).await
     }
 
-    /// Writes objects in their order. Others may depend on the first, so after one that was rejected, no more
-    /// of its task are applied. Each must be as it was read: a leader that was paused does not undo what its
-    /// successor has done.
+    /// Writes objects in their order. After a failed apply, later objects of the task are not
+    /// applied, because they may depend on the first. Each write is conditional on the version that
+    /// was read: a paused former leader must not revert the writes of its successor.
     async fn write(
         &self,
         observed: &mut Observed,
@@ -260,7 +264,7 @@ impl Access<'_> {
                     observed.objects.insert(id, response.map(Arc::new));
                 }
                 Err(error) if error.is_outdated() => {
-                    // What a watch has seen of it is not used any more.
+                    // The state from a watch is outdated.
                     self.watches.written(self.instance, &id, None);
                     return Written { events, end: End::Outdated };
                 }
@@ -274,27 +278,27 @@ impl Access<'_> {
     }
 }
 
-/// What happened while objects were written.
+/// Result of writing objects.
 struct Written {
-    /// Events of what was taken from other clients.
+    /// Events about fields that were taken over from other clients.
     events: Vec<ObjectEvent>,
     end: End,
 }
 
-/// How far writes went.
+/// Progress of writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum End {
-    /// All were sent.
+    /// All requests were sent.
     #[default]
     All,
-    /// An object had changed since it was read, so the rest was not written: what was decided may be outdated
-    /// too.
+    /// An object had changed since it was read. The remaining objects were not written, because the
+    /// plan may be outdated too.
     Outdated,
-    /// There was no time for the rest; another attempt continues.
+    /// The time was exceeded; another attempt continues.
     Deadline,
 }
 
-/// State of an object as it was read; `None` if it did not exist.
+/// Version of an object when it was read; `None` if the object did not exist.
 fn read_version(observed: &Observed, id: &ObjectId) -> Option<ReadVersion> {
     let known = observed.metadata_of(id)?.as_ref()?;
     let text = |path| text(known, path).to_owned();
@@ -304,29 +308,29 @@ fn read_version(observed: &Observed, id: &ObjectId) -> Option<ReadVersion> {
     })
 }
 
-/// Event of fields that other managers had set.
+/// Event about fields that other managers had set.
 fn fields_taken(id: &ObjectId, message: &str) -> ObjectEvent {
     reasons::FIELDS_TAKEN.with(format!("{id}: {}", message.replace('\n', " ")))
 }
 
-/// The time in whole seconds, as a stored status has it: otherwise none that was written would be equal to
-/// the stored one, and its events would be lost.
+/// Current time truncated to seconds, the precision of a stored status; otherwise a written status
+/// never equals the stored one and its events are not published.
 fn now() -> Timestamp {
     let now = clock::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// Plans in a thread of its own, because a package may have many templates and expressions. A panic
-/// fails the reconcile of this Instance only.
+/// Plans in a separate thread, because a package may have many templates and expressions. A panic
+/// fails only the reconcile of this Instance.
 async fn plan_off_thread(observed: Arc<Observed>) -> Result<Plan, ReconcileError> {
     let planned = run_off_thread(move || plan::plan(&observed, now()));
     Ok(planned.await.map_err(Cause::Panic)?)
 }
 
-/// Objects that were read, or why they were not.
+/// Objects that were read, or errors.
 type Reads = Vec<(ObjectId, Result<Option<Arc<Value>>, Error>)>;
 
-/// Adds objects that were read, and why others were not.
+/// Records objects that were read, and the errors of failed reads.
 fn record_reads(
     reads: Reads,
     known: &mut BTreeMap<ObjectId, Option<Arc<Value>>>,

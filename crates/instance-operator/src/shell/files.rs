@@ -1,4 +1,4 @@
-//! Reads files of Pods, by the command `cat` in a container.
+//! Reads files of Pods with the command `cat` in a container.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,39 +28,40 @@ use crate::{
 
 /// Number of concurrent commands.
 const COMMANDS: usize = 8;
-/// Timeout for reading all files that an attempt needs: a reconcile is abandoned after a minute.
+/// Timeout for reading all files of an attempt: a reconcile times out after one minute.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest message of a command that fails, in bytes.
+/// Maximum size of a failed command's message, in bytes.
 const MESSAGE_MAX: usize = 500;
 /// Buffer for the file's content, in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// Why a file was not read; a retry may help.
+/// Reason why a file was not read; a retry may help.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     /// The command was not started.
     #[error("{}", response_of(.0))]
     Exec(#[from] kube::Error),
-    /// The result of the command is not known, and so the output may be incomplete.
+    /// The result of the command is unknown, so the output may be incomplete.
     #[error("the connection ended before the command did")]
     Interrupted,
-    /// The command takes too long.
+    /// The command timed out.
     #[error("no result within {}s", TIMEOUT.as_secs())]
     Timeout,
-    /// Another Pod has the name, and may be the one in which the command ran.
+    /// Another Pod has the name, and the command may have run in that Pod.
     #[error("the Pod was replaced while the file was read")]
     Replaced,
-    /// It is not known whether the Pod was replaced.
+    /// The UID of the Pod could not be read.
     #[error("{0}")]
     Check(String),
 }
 
-/// Files that were read, or why they were not. KUDO's plans fail if a command was not started, or did not
-/// end (K28).
+/// Files that were read, or errors. KUDO's plans fail if a command was not started or did not end
+/// (K28).
 pub(super) type Reads = Vec<(ReadFile, Result<FileRead, Error>)>;
 
-/// Reads files, and then the UIDs of their Pods. A command runs in the Pod that has the name at that moment:
-/// an operator that was paused must not read the Pod of a later run, which another leader has made.
+/// Reads files, and then the UIDs of their Pods. A command runs in the Pod that has the name at
+/// that moment: a paused former leader must not read the Pod of a later run, which its successor
+/// created.
 pub(super) async fn read(objects: &Objects<'_>, files: &BTreeSet<ReadFile>) -> Reads {
     let until = Instant::now() + TIMEOUT;
     let reads = files.iter().cloned().map(|file| async move {
@@ -85,11 +86,11 @@ pub(super) async fn read(objects: &Objects<'_>, files: &BTreeSet<ReadFile>) -> R
     reads
 }
 
-/// Checks that a file was read in the Pod that is meant, by the state of the Pod after that.
+/// Checks that a file was read in the intended Pod, by the metadata read afterwards.
 ///
 /// # Errors
 ///
-/// If it is another Pod, or not known.
+/// If the Pod was replaced, or its UID is unknown.
 fn check(file: &ReadFile, pod: &Result<Option<Value>, String>) -> Result<(), Error> {
     match pod {
         Ok(Some(pod)) if text(pod, "/metadata/uid") == file.uid => Ok(()),
@@ -98,7 +99,7 @@ fn check(file: &ReadFile, pod: &Result<Option<Value>, String>) -> Result<(), Err
     }
 }
 
-/// Reads a file, until a time at the latest.
+/// Reads a file, until this time at the latest.
 async fn read_one(client: &Client, file: &ReadFile, until: Instant) -> Result<FileRead, Error> {
     let pods = Api::<Pod>::namespaced(client.clone(), &file.pod.namespace);
     let params = AttachParams::default()
@@ -136,14 +137,14 @@ async fn result_of(mut process: AttachedProcess) -> Result<FileRead, Error> {
     }
 }
 
-/// Reads the first bytes of an output. The rest of it is read up to the same limit, so that the command
-/// is not blocked; a longer one ends with its connection.
+/// Reads the first bytes of an output. The rest is read up to the same limit, so that the command
+/// is not blocked; a longer output is cut off with the connection.
 async fn read_up_to(output: Option<impl AsyncRead + Unpin>, limit: usize) -> Vec<u8> {
     let mut content = Vec::new();
     let Some(output) = output else { return content };
     let limit = u64::try_from(limit).unwrap_or(u64::MAX);
     let mut limited = output.take(limit);
-    // An interrupted connection has no status, and is reported so.
+    // An interrupted connection has no status, which is reported.
     if limited.read_to_end(&mut content).await.is_ok() {
         let rest = copy(&mut limited.into_inner().take(limit), &mut sink()).await;
         drop(rest);

@@ -43,12 +43,12 @@ impl Metrics {
         self.instances.record(instance, contribution);
     }
 
-    /// Stops counting an Instance that does not exist any more.
+    /// Removes an Instance that no longer exists.
     pub(super) fn forget(&self, instance: &ObjectKey) {
         self.instances.record(instance, Contribution::new());
     }
 
-    /// Adds the runs that a written status reports as ended, and the one before did not.
+    /// Adds the runs that a written status reports as ended and the previous status did not.
     pub(super) fn add(&self, reported: &InstanceStatus, status: &InstanceStatus) {
         for run in ended_runs(reported, status) {
             self.runs.with_label_values(&[run.result]).inc();

@@ -18,18 +18,18 @@ use super::{
 };
 use crate::object::{ObjectId, ObjectType, Scope, field_managers::taken_from_kudo, map_at, text};
 
-/// Timeout of one request; that of the API server is 60 s.
+/// Timeout of one request; the API server's is 60 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum number of objects in a list of metadata, which bounds the memory for it.
+/// Maximum number of objects in a list of metadata, which bounds its memory.
 const LIST_LIMIT: usize = 500;
 
-/// HTTP status of a write that contradicts another one.
+/// HTTP status Conflict.
 const CONFLICT: u16 = 409;
-/// Parts of the API server's messages about an object that has another resourceVersion or UID.
+/// Parts of the API server's messages about a resourceVersion or UID that does not match.
 const OUTDATED: [&str; 3] = ["the object has been modified", "recondition failed", "uid mismatch"];
-/// resourceVersion that no object has: an object that is applied with it is created, if none exists.
+/// resourceVersion that no object has: an apply with this version only creates objects.
 const NO_VERSION: &str = "1";
-/// Cause of a conflict about the field of another manager.
+/// Cause of a conflict about a field of another manager.
 const FIELD_CONFLICT: &str = "FieldManagerConflict";
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -40,29 +40,29 @@ const METADATA: HeaderValue =
 const METADATA_LIST: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
 
-/// What identifies a state of an object.
+/// Identity of one version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReadVersion {
     pub(super) uid: String,
     pub(super) resource_version: String,
 }
 
-/// Why an object was not read or written.
+/// Reason why an object was not read or written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     /// The API server rejected the request, or did not respond.
     #[error(transparent)]
     Kube(#[from] kube::Error),
-    /// The request cannot be built, for example because a name is no part of a path.
+    /// The request cannot be built, for example because a name is not valid in a URL.
     #[error("invalid request")]
     Request(#[from] http::Error),
-    /// The response is no object.
+    /// The response is not an object.
     #[error("the API server's response cannot be decoded")]
     Response(#[from] serde_json::Error),
     /// The type is not served.
     #[error("{0} is not served")]
     NotServed(ObjectType),
-    /// The name cannot be that of an object.
+    /// The name is not a valid object name.
     #[error("{0:?} is no valid name")]
     Name(String),
     /// The request timed out.
@@ -71,7 +71,7 @@ pub(super) enum Error {
 }
 
 impl Error {
-    /// What the API server responded, for a status.
+    /// Returns the API server's message, or the error, for a status.
     pub(super) fn message(&self) -> String {
         match self {
             Self::Kube(error) => response_of(error),
@@ -85,7 +85,7 @@ impl Error {
 
     /// Returns whether the object has changed since it was read.
     pub(super) fn is_outdated(&self) -> bool {
-        // An admission webhook may deny with the same code, again and again.
+        // An admission webhook may deny every attempt with the same code.
         matches!(self, Self::Kube(kube::Error::Api(status))
             if status.code == CONFLICT && OUTDATED.iter().any(|part| status.message.contains(part)))
     }
@@ -95,7 +95,7 @@ impl Error {
     }
 }
 
-/// What the API server responded, or why there is no response.
+/// Returns the API server's message, or the error if there is no response.
 pub(super) fn response_of(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return status.message.clone();
@@ -105,23 +105,25 @@ pub(super) fn response_of(error: &kube::Error) -> String {
 
 /// Result of applying an object.
 pub(super) struct Applied {
-    /// The object, as the API server has it.
+    /// The object that the API server returned.
     pub(super) object: Value,
-    /// The API server's message about fields of other managers, which were taken.
+    /// The API server's message about fields that were taken over from other managers; `None`
+    /// without such fields.
     pub(super) taken: Option<String>,
 }
 
-/// Returns whether a conflict is about fields that other managers have set.
+/// Returns whether a conflict is about fields of other managers.
 fn is_of_fields(status: &Status) -> bool {
     let details = status.details.as_ref();
     details.is_some_and(|details| details.causes.iter().any(|cause| cause.reason == FIELD_CONFLICT))
 }
 
-/// List of metadata. What is not needed of many objects is not kept, not even for a moment.
+/// List of metadata. Unneeded fields are skipped while decoding, because a list may have many
+/// objects.
 #[derive(Deserialize)]
 struct List {
     metadata: ListMetadata,
-    /// An empty list of metadata is null.
+    /// The API server encodes an empty list of metadata as null.
     items: Option<Vec<Item>>,
 }
 
@@ -136,7 +138,7 @@ struct Item {
     metadata: ItemMetadata,
 }
 
-/// The metadata that decide whose an object is, and which one it is.
+/// Metadata that identify an object and its owner.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ItemMetadata {
@@ -152,13 +154,13 @@ struct ItemMetadata {
 
 /// Metadata of the objects of one type and namespace.
 pub(super) struct Listed {
-    /// The objects, of which only the metadata were read.
+    /// Objects with metadata only.
     pub(super) objects: BTreeMap<ObjectId, Value>,
-    /// Whether these are all.
+    /// True if the list was not truncated.
     pub(super) is_complete: bool,
 }
 
-/// Objects of any type, as one client may read and write them.
+/// Reads and writes objects of any type, with the rights of one client.
 pub(super) struct Objects<'a> {
     pub(super) client: Client,
     pub(super) types: &'a Types,
@@ -180,7 +182,7 @@ impl Call {
 }
 
 impl Objects<'_> {
-    /// Reads an object; `None` if it does not exist, or its type is not served.
+    /// Reads an object; `None` if the object does not exist or its type is not served.
     ///
     /// # Errors
     ///
@@ -189,7 +191,7 @@ impl Objects<'_> {
         self.get(id, JSON).await
     }
 
-    /// As [`read`](Self::read), but reads only the metadata.
+    /// Like [`read`](Self::read), for the metadata only.
     ///
     /// # Errors
     ///
@@ -203,8 +205,8 @@ impl Objects<'_> {
         found(self.send(Call::get(path(id, &served)?, accept)).await)
     }
 
-    /// Lists the metadata of the objects of a type in a namespace, at most [`LIST_LIMIT`], and returns those
-    /// of these names.
+    /// Lists the metadata of at most [`LIST_LIMIT`] objects of a type in a namespace, and returns
+    /// those with these names.
     ///
     /// # Errors
     ///
@@ -234,8 +236,8 @@ impl Objects<'_> {
         Ok(Listed { objects, is_complete: list.metadata.r#continue.is_empty() })
     }
 
-    /// Applies an object by server-side apply, if it is what was read. Fields of other managers are taken;
-    /// which these are is returned.
+    /// Applies an object by server-side apply, if it has not changed since it was read. Fields of
+    /// other managers are taken over, and returned as a message.
     ///
     /// # Errors
     ///
@@ -249,7 +251,7 @@ impl Objects<'_> {
         if let Some(metadata) = map_at(&mut object, &["metadata"]) {
             let version = read.map_or(NO_VERSION, |read| &read.resource_version);
             metadata.insert("resourceVersion".to_owned(), json!(version));
-            // Without it, an object that was deleted meanwhile would be created again.
+            // Without a UID, an object deleted in the meantime would be created again.
             if let Some(read) = read {
                 metadata.insert("uid".to_owned(), json!(read.uid));
             }
@@ -266,8 +268,8 @@ impl Objects<'_> {
         }
     }
 
-    /// Makes the fields that KUDO has written those of the operator, unless the object has another
-    /// resourceVersion than `version`. Returns the resourceVersion that it has then.
+    /// Takes over the fields that KUDO wrote, unless the object's resourceVersion differs from
+    /// `version`. Returns the resulting resourceVersion.
     ///
     /// # Errors
     ///
@@ -291,8 +293,8 @@ impl Objects<'_> {
         Ok(text(&self.send(call).await?, "/metadata/resourceVersion").to_owned())
     }
 
-    /// Sets the number of Pods of a workload of this UID to 0. The field has a manager of its own, so that
-    /// the other fields of the workload keep theirs.
+    /// Sets `spec.replicas` of the workload with this UID to 0. The field has a separate manager,
+    /// so that the other fields of the workload keep theirs.
     ///
     /// # Errors
     ///
@@ -322,14 +324,14 @@ impl Objects<'_> {
         let call = Call { method: Method::PATCH, path, accept: JSON, content: APPLY, body };
         let applied = self.send(call).await;
         if applied.as_ref().is_err_and(Error::is_not_found) {
-            // The namespace does not exist, or the type is not served any more.
+            // The namespace does not exist, or the type is no longer served.
             self.types.forget(&id.object_type.api_version);
         }
         applied
     }
 
-    /// Deletes an object of this UID, and of this resourceVersion if it is known, in the foreground.
-    /// Returns the object while it exists.
+    /// Deletes the object with this UID, and this resourceVersion if known, by foreground
+    /// propagation. Returns the object while it exists.
     ///
     /// # Errors
     ///
@@ -348,7 +350,7 @@ impl Objects<'_> {
         let method = Method::DELETE;
         let call = Call { method, path, accept: JSON, content: JSON, body: Some(options) };
         let deleted = found(self.send(call).await)?;
-        // Once it does not exist any more, the response may be a Status.
+        // Once the object no longer exists, the response may be a Status.
         Ok(deleted.filter(|object| text(object, "/kind") != "Status"))
     }
 
@@ -375,7 +377,7 @@ impl Objects<'_> {
     }
 }
 
-/// Removes what nothing needs.
+/// Removes unneeded fields.
 fn trim(object: &mut Value) {
     if let Some(metadata) = map_at(object, &["metadata"]) {
         metadata.remove("managedFields");
@@ -389,7 +391,7 @@ fn found(response: Result<Value, Error>) -> Result<Option<Value>, Error> {
     }
 }
 
-/// Path of the objects of a type, in a namespace if they have one.
+/// Path of the objects of a type, with the namespace if the type is namespaced.
 fn collection(namespace: &str, served: &ServedType) -> String {
     let api = &served.resource.api_version;
     let prefix = if api.contains('/') { "apis" } else { "api" };
@@ -400,7 +402,7 @@ fn collection(namespace: &str, served: &ServedType) -> String {
     }
 }
 
-/// Path of an object. Its name comes from a template, and must not lead to another path.
+/// Path of an object. The name comes from a template, and must not lead to another path.
 fn path(id: &ObjectId, served: &ServedType) -> Result<String, Error> {
     let is_segment =
         !id.name.contains(['/', '%', '?', '#']) && !matches!(&*id.name, "" | "." | "..");

@@ -1,4 +1,4 @@
-//! Reconciles Instances: observes, attempts the work that is due, and reports the status.
+//! Reconciles Instances: observes, attempts the due work, and reports the status.
 
 use std::{
     collections::BTreeSet,
@@ -44,7 +44,7 @@ use crate::{
     view::{Observed, SourceValue},
 };
 
-/// Instance, or the error of one that cannot be decoded.
+/// Instance, or the decoding error.
 pub(super) type DecodedInstance = Decoded<Instance>;
 
 /// The controller of Instances.
@@ -129,7 +129,7 @@ impl Reconciler for InstanceController {
     }
 }
 
-/// Reads the values of `parametersFrom`; returns the objects that they come from.
+/// Reads the values of `parametersFrom`; returns the objects that contain them.
 async fn read_sources(access: &Access<'_>, observed: &mut Observed) -> Vec<ObjectId> {
     let mut objects = Vec::new();
     for source in observed.spec.parameters_from.clone() {
@@ -153,8 +153,8 @@ async fn read_sources(access: &Access<'_>, observed: &mut Observed) -> Vec<Objec
 }
 
 impl InstanceController {
-    /// Continues with the pending status if it is not stored yet. Publishes the events of a stored one; returns
-    /// those that are not due yet.
+    /// Continues with the pending status if it is not stored yet. Publishes the events of a stored
+    /// status; returns the events that are not due yet.
     async fn continue_status(
         &self,
         instance: &Instance,
@@ -175,8 +175,9 @@ impl InstanceController {
         }
     }
 
-    /// Client with the rights with which the objects of an Instance are read and written. Returns `None` and publishes
-    /// an event if the name of its ServiceAccount is invalid.
+    /// Returns the client that reads and writes the objects of an Instance, as its ServiceAccount,
+    /// or as the operator without one. Returns `None` and publishes an event if the name of the
+    /// ServiceAccount is invalid.
     async fn client_for(&self, instance: &Instance, observed: &Observed) -> Option<Client> {
         let own = &observed.spec.service_account_name;
         let name = if own.is_empty() { &self.default_service_account } else { own };
@@ -202,7 +203,7 @@ impl InstanceController {
         }
     }
 
-    /// Adds what is known beside the Instance: its OperatorVersion, failures and workloads.
+    /// Adds state from outside the Instance: its OperatorVersion, failures and workloads.
     async fn add_known(
         &self,
         key: &ObjectKey,
@@ -217,7 +218,8 @@ impl InstanceController {
             observed.is_namespace_deleted = self.is_namespace_deleted(&observed.namespace).await?;
         }
         observed.applied_by_others = self.applied_by_others(observed);
-        // While a plan runs, and right after it, the caches may lag behind what it has waited for.
+        // While a plan runs, and right after its end, the caches may lag behind the state that it
+        // waited for.
         let statuses = [&observed.stored, &observed.status];
         if statuses.into_iter().all(|status| run::running(status).is_none()) {
             observed.problems = self.workloads.problems(key);
@@ -225,7 +227,7 @@ impl InstanceController {
         Ok(())
     }
 
-    /// Reads whether a namespace is being deleted.
+    /// Returns whether a namespace is being deleted or does not exist.
     ///
     /// # Errors
     ///
@@ -237,7 +239,8 @@ impl InstanceController {
         Ok(found.is_none_or(|found| found.metadata.deletion_timestamp.is_some()))
     }
 
-    /// Cluster-scoped objects of an Instance that others have applied, which are not being deleted.
+    /// Cluster-scoped objects of an Instance that another Instance, which is not being deleted, has
+    /// applied too.
     fn applied_by_others(&self, observed: &Observed) -> BTreeSet<ObjectId> {
         let cluster_scoped = |status: &InstanceStatus| -> BTreeSet<ObjectId> {
             let entries = status.inventory.iter().filter(|entry| entry.namespace.is_empty());
@@ -266,7 +269,7 @@ impl InstanceController {
         }
     }
 
-    /// Watches what the plan and the parameters wait for.
+    /// Watches the objects that the plan and the parameters wait for.
     fn await_changes(
         &self,
         key: &ObjectKey,

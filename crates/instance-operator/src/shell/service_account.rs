@@ -7,9 +7,9 @@ use kube::{Client, client::Body};
 use parking_lot::Mutex;
 use tower::service_fn;
 
-/// Header with the user that a request is made for. The API server adds the groups of a ServiceAccount.
+/// Header with the impersonated user. The API server adds the groups of a ServiceAccount.
 const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
-/// Number of clients above which those known are forgotten.
+/// Number of cached clients at which the cache is cleared.
 const CAPACITY: usize = 256;
 
 /// Clients by user.
@@ -19,16 +19,16 @@ pub(super) struct ServiceAccounts {
 }
 
 impl ServiceAccounts {
-    /// The clients send their requests by `client`.
+    /// Creates an empty cache, whose clients send requests through `client`.
     pub(super) fn new(client: Client) -> Self {
         Self { client, known: Mutex::default() }
     }
 
-    /// Returns a client whose requests are made for a ServiceAccount.
+    /// Returns a client that impersonates a ServiceAccount.
     ///
     /// # Errors
     ///
-    /// If the name cannot be part of a header; admission rejects such names.
+    /// If the name is not valid in a header; admission rejects such names.
     pub(super) fn client(
         &self,
         namespace: &str,

@@ -31,8 +31,9 @@ use crate::{render::INSTANCES, view::version_key};
 /// Command-line arguments specific to this operator.
 #[derive(Args, Clone, Debug, Default)]
 pub struct InstanceArgs {
-    /// ServiceAccount, in the namespace of the Instance, that reads and writes the objects of Instances
-    /// without spec.serviceAccountName, by impersonation; without this flag, the operator's does
+    /// ServiceAccount, in the namespace of the Instance, that reads and writes the objects of
+    /// Instances without spec.serviceAccountName, by impersonation; without this flag, the
+    /// operator's does
     #[arg(long, value_name = "NAME")]
     pub default_service_account: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! Types that the API server serves: discovered once for each API version, and again for a type that is
-//! not among them.
+//! Discovery of the types that the API server serves: once for each API version, and again for an
+//! unknown type.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::object::{ObjectType, Scope};
 
-/// HTTP status of what does not exist.
+/// HTTP status Not Found.
 pub(super) const NOT_FOUND: u16 = 404;
 
 /// A type that is served.
@@ -16,7 +16,7 @@ pub(super) const NOT_FOUND: u16 = 404;
 pub(super) struct ServedType {
     /// Path of the type, without namespace.
     pub(super) resource: ApiResource,
-    /// Whether its objects have a namespace.
+    /// Scope of the type.
     pub(super) scope: Scope,
 }
 
@@ -31,7 +31,7 @@ impl Types {
         Self { client, known: Mutex::default() }
     }
 
-    /// Returns a type that was discovered.
+    /// Returns a discovered type; `None` if not discovered.
     pub(super) fn known(&self, object_type: &ObjectType) -> Option<ServedType> {
         let known = self.known.lock();
         let types = known.get(&object_type.api_version)?;
@@ -52,7 +52,8 @@ impl Types {
         Ok(self.known(object_type))
     }
 
-    /// Forgets the types of an API version, because a request failed as if it were not served any more.
+    /// Removes the types of an API version, because a request failed as if they were no longer
+    /// served.
     pub(super) fn forget(&self, api_version: &str) {
         self.known.lock().remove(api_version);
     }
@@ -66,7 +67,7 @@ impl Types {
             self.client.list_api_group_resources(api_version).await
         };
         let list = match list {
-            // For an API group that does not exist, the response is no Status.
+            // For an unknown API group, the response is not a Status.
             Err(kube::Error::Api(status)) if status.code == NOT_FOUND => return Ok(Vec::new()),
             list => list?,
         };

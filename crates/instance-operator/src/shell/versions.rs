@@ -1,4 +1,4 @@
-//! OperatorVersions that exist, as planning needs them.
+//! OperatorVersions of the cluster, converted for planning.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ use crate::{
 pub(super) struct Versions {
     client: Client,
     store: Arc<IndexedStore<OperatorVersion>>,
-    /// Those that Instances have needed, each once in memory.
+    /// OperatorVersions that Instances have used, each once in memory.
     known: Mutex<BTreeMap<ObjectKey, Arc<Version>>>,
 }
 
@@ -37,16 +37,16 @@ impl Versions {
         &self.store.progress
     }
 
-    /// Adds the OperatorVersion of an Instance, and those that it depends on.
+    /// Adds the OperatorVersion of an Instance, and its dependencies.
     ///
     /// # Errors
     ///
-    /// If the cache does not have it, and it cannot be read.
+    /// If the OperatorVersion is not in the cache and cannot be read.
     pub(super) async fn add_to(&self, observed: &mut Observed) -> kube::Result<()> {
         let key = observed.version_key();
         let (namespace, name) = key.split_once('/').unwrap_or_default();
         observed.version = self.find(&ObjectKey::new(namespace, name));
-        // The event of one that was created just before the Instance may arrive later.
+        // The watch event of an OperatorVersion created just before the Instance may arrive later.
         if observed.version.is_none() && is_path_segment(namespace) && is_path_segment(name) {
             let versions: Api<Decoded<OperatorVersion>> =
                 Api::namespaced(self.client.clone(), namespace);
@@ -57,7 +57,7 @@ impl Versions {
         Ok(())
     }
 
-    /// Returns the OperatorVersions that one depends on, directly or not.
+    /// Returns the direct and indirect dependencies of an OperatorVersion.
     fn dependencies(&self, version: Option<&Version>) -> Dependencies {
         let mut found = Dependencies::new();
         let mut open: BTreeSet<String> =

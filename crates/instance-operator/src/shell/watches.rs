@@ -1,4 +1,4 @@
-//! Watches the objects for which steps wait, and those that parameters come from, and nothing else. Many
+//! Watches the objects that steps wait for and that parameters come from, and no others. Many
 //! objects of one type are watched by the label of their Instance.
 
 use std::{collections::BTreeMap, future::ready, sync::Arc};
@@ -25,57 +25,57 @@ use crate::object::{ObjectId, ObjectType, Scope, enhance::INSTANCE, text};
 /// Reference by which the controller reconciles an Instance.
 pub(super) type InstanceRef = ObjectRef<Decoded<Instance>>;
 
-/// State in which a watch has seen an object last.
+/// Last state of an object from a watch.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum Sighting {
-    /// It has not been seen since it was written.
+pub(super) enum LastEvent {
+    /// The watch has no current state of the object.
     #[default]
-    Unseen,
-    /// It exists.
+    Unknown,
+    /// The object exists.
     Exists(Arc<Value>),
-    /// It was deleted.
+    /// The object was deleted.
     Deleted,
 }
 
-/// What a watch has seen last of an object.
+/// Last state of an object from a watch, and its last write.
 #[derive(Debug, Default)]
-struct Seen {
-    object: Sighting,
-    /// resourceVersion of the last write of this operator: what is older counts as not seen.
+struct WatchedObject {
+    event: LastEvent,
+    /// resourceVersion of the last write of this operator; older events are ignored.
     written: u64,
 }
 
-impl Seen {
+impl WatchedObject {
     fn record(&mut self, mut object: DynamicObject, change: Change, types: TypeMeta) {
         let version = version(object.metadata.resource_version.as_deref());
         if version < self.written {
             return;
         }
-        self.object = match change {
-            Change::Gone => Sighting::Deleted,
-            Change::Unknown => Sighting::Unseen,
+        self.event = match change {
+            Change::Gone => LastEvent::Deleted,
+            Change::Unknown => LastEvent::Unknown,
             Change::Exists => {
                 object.metadata.managed_fields = None;
-                // The items of a list lack their types.
+                // The items of a list have no types.
                 object.types = Some(types);
                 // Every object that was decoded can be encoded.
                 let object = serde_json::to_value(object).ok();
-                object.map_or(Sighting::Unseen, |object| Sighting::Exists(Arc::new(object)))
+                object.map_or(LastEvent::Unknown, |object| LastEvent::Exists(Arc::new(object)))
             }
         };
     }
 }
 
-/// What an event reports of an object.
+/// Change of an object that an event reports.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Exists,
     Gone,
-    /// It has left what is watched.
+    /// The object no longer matches the watch.
     Unknown,
 }
 
-/// Returns what is watched for these objects.
+/// Returns the watch targets for these objects.
 fn targets(objects: BTreeMap<ObjectId, AwaitedObject>) -> BTreeMap<Target, ServedType> {
     let mut counts: BTreeMap<Target, usize> = BTreeMap::new();
     for (id, _) in objects.iter().filter(|(_, object)| object.is_labelled) {
@@ -90,7 +90,7 @@ fn targets(objects: BTreeMap<ObjectId, AwaitedObject>) -> BTreeMap<Target, Serve
     targets.collect()
 }
 
-/// Returns the watches that may have seen an object.
+/// Returns the watches whose target may contain an object.
 fn watches_of<'a>(
     watches: &'a BTreeMap<Target, Watch>,
     id: &ObjectId,
@@ -99,19 +99,20 @@ fn watches_of<'a>(
     targets.into_iter().filter_map(|target| watches.get(&target))
 }
 
-/// resourceVersions are numbers that grow in one collection; 0 if there is none.
+/// Returns a resourceVersion as a number, which grows within one collection; 0 if absent or
+/// invalid.
 fn version(text: Option<&str>) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
-/// Number of objects of one type that are watched one by one.
+/// Maximum number of objects of one type that are watched one by one.
 const SINGLE_MAX: usize = 16;
 
-/// What a watch is about.
+/// Target of a watch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
     Object(ObjectId),
-    /// All objects of a type and a namespace that have the label of the Instance. Others are not seen.
+    /// All objects of a type and a namespace with the label of the Instance.
     Labelled {
         object_type: ObjectType,
         namespace: String,
@@ -119,16 +120,16 @@ enum Target {
 }
 
 impl Target {
-    /// All objects of the type and namespace of an object.
+    /// Labelled objects of the type and namespace of this object.
     fn labelled(id: &ObjectId) -> Self {
         Self::Labelled { object_type: id.object_type.clone(), namespace: id.namespace.clone() }
     }
 }
 
-/// A watch, and what it has seen, by name.
+/// A watch, and the last states by object name.
 struct Watch {
     task: AbortHandle,
-    seen: Arc<Mutex<BTreeMap<String, Seen>>>,
+    objects: Arc<Mutex<BTreeMap<String, WatchedObject>>>,
 }
 
 impl Drop for Watch {
@@ -137,14 +138,14 @@ impl Drop for Watch {
     }
 }
 
-/// An object for which an Instance waits.
+/// An object that an Instance waits for.
 pub(super) struct AwaitedObject {
     pub(super) served: ServedType,
-    /// Whether it has the label of the Instance, as all objects that it applies have.
+    /// True if the object has the label of the Instance, as all applied objects have.
     pub(super) is_labelled: bool,
 }
 
-/// What an Instance waits for.
+/// Objects that an Instance waits for.
 pub(super) struct Awaited {
     pub(super) objects: BTreeMap<ObjectId, AwaitedObject>,
     /// Client with the rights of the Instance.
@@ -161,36 +162,37 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// `changed` receives the Instances of objects that change.
+    /// Creates watches that report Instances to `changed` when their objects change.
     pub(super) fn new(process: Process, changed: UnboundedSender<InstanceRef>) -> Self {
         Self { process, changed, running: Mutex::default(), tasks: Mutex::default() }
     }
 
-    /// Returns the state in which a watch has seen an object last.
-    pub(super) fn seen(&self, instance: &ObjectKey, id: &ObjectId) -> Sighting {
+    /// Returns the last state of an object from a watch.
+    pub(super) fn last_event(&self, instance: &ObjectKey, id: &ObjectId) -> LastEvent {
         let running = self.running.lock();
         let watches = running.get(instance).map(|watches| watches_of(watches, id));
-        let mut seen = watches.into_iter().flatten().map(|watch| {
-            let seen = watch.seen.lock();
-            seen.get(&id.name).map(|seen| seen.object.clone()).unwrap_or_default()
+        let mut events = watches.into_iter().flatten().map(|watch| {
+            let objects = watch.objects.lock();
+            objects.get(&id.name).map(|object| object.event.clone()).unwrap_or_default()
         });
-        seen.find(|seen| *seen != Sighting::Unseen).unwrap_or_default()
+        events.find(|event| *event != LastEvent::Unknown).unwrap_or_default()
     }
 
-    /// Records that an object was written, so that what watches have seen of it is outdated.
+    /// Records a write of an object, which makes the states from watches outdated.
     pub(super) fn written(&self, instance: &ObjectKey, id: &ObjectId, response: Option<&Value>) {
         let running = self.running.lock();
         let version = version(response.map(|object| text(object, "/metadata/resourceVersion")));
         for watch in running.get(instance).into_iter().flat_map(|known| watches_of(known, id)) {
-            let mut seen = watch.seen.lock();
-            let seen = seen.entry(id.name.clone()).or_default();
-            *seen = Seen { object: Sighting::Unseen, written: seen.written.max(version) };
+            let mut objects = watch.objects.lock();
+            let object = objects.entry(id.name.clone()).or_default();
+            object.event = LastEvent::Unknown;
+            object.written = object.written.max(version);
         }
     }
 
-    /// Watches these objects for an Instance, and no others any more.
+    /// Watches these objects for an Instance; ends its other watches.
     pub(super) fn set(&self, instance: &ObjectKey, awaited: Awaited) {
-        // The memory of tasks that have ended is freed.
+        // Frees the memory of ended tasks.
         while self.tasks.lock().try_join_next().is_some() {}
         let mut running = self.running.lock();
         if awaited.objects.is_empty() {
@@ -207,7 +209,7 @@ impl Watches {
         }
     }
 
-    /// Ends the watches of an Instance that does not exist any more.
+    /// Ends the watches of an Instance that no longer exists.
     pub(super) fn forget(&self, instance: &ObjectKey) {
         self.running.lock().remove(instance);
     }
@@ -244,42 +246,42 @@ impl Watches {
             api_version: served.resource.api_version.clone(),
             kind: served.resource.kind.clone(),
         };
-        let seen: Arc<Mutex<BTreeMap<String, Seen>>> = Arc::default();
-        let recorded = seen.clone();
-        // An object may have lost the label.
+        let objects: Arc<Mutex<BTreeMap<String, WatchedObject>>> = Arc::default();
+        let recorded = objects.clone();
+        // A labelled object may have lost the label instead of being deleted.
         let is_gone_when_deleted = matches!(target, Target::Object(_));
         let forward = events.for_each(move |event| {
             let is_change = match event {
                 Ok(Event::Apply(object) | Event::InitApply(object)) => {
                     let mut recorded = recorded.lock();
-                    let seen = recorded.entry(object.name_any()).or_default();
-                    seen.record(object, Change::Exists, types.clone());
+                    let watched = recorded.entry(object.name_any()).or_default();
+                    watched.record(object, Change::Exists, types.clone());
                     true
                 }
                 Ok(Event::Delete(object)) => {
                     let mut recorded = recorded.lock();
-                    let seen = recorded.entry(object.name_any()).or_default();
+                    let watched = recorded.entry(object.name_any()).or_default();
                     let change = if is_gone_when_deleted { Change::Gone } else { Change::Unknown };
-                    seen.record(object, change, types.clone());
+                    watched.record(object, change, types.clone());
                     true
                 }
-                // Objects may have been deleted while nothing was watched.
+                // Objects may have been deleted while the watch was interrupted.
                 Ok(Event::Init) => {
                     let mut recorded = recorded.lock();
-                    recorded.values_mut().for_each(|seen| seen.object = Sighting::Unseen);
+                    recorded.values_mut().for_each(|object| object.event = LastEvent::Unknown);
                     false
                 }
                 Ok(Event::InitDone) => true,
                 Err(_) => false,
             };
             if is_change {
-                // The receiver is gone after shutdown has begun.
+                // The receiver is dropped once shutdown has begun.
                 let _ = changed.unbounded_send(reference.clone());
             }
             ready(())
         });
         let task = self.tasks.lock().spawn(forward);
-        Watch { task, seen }
+        Watch { task, objects }
     }
 }
 
@@ -301,20 +303,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_the_last_write_is_not_seen() {
-        let mut seen = Seen { object: Sighting::Unseen, written: 7 };
+    fn events_before_the_last_write_are_ignored() {
+        let mut watched = WatchedObject { event: LastEvent::Unknown, written: 7 };
         let mut record = |version, change| {
             let types = TypeMeta { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
-            seen.record(object(version), change, types);
-            seen.object.clone()
+            watched.record(object(version), change, types);
+            watched.event.clone()
         };
-        assert_eq!(record("6", Change::Exists), Sighting::Unseen);
-        let Sighting::Exists(known) = record("7", Change::Exists) else { panic!() };
+        assert_eq!(record("6", Change::Exists), LastEvent::Unknown);
+        let LastEvent::Exists(known) = record("7", Change::Exists) else { panic!() };
         assert_eq!(known["kind"], "Pod", "health depends on it");
         assert_eq!(known["status"]["phase"], "Running");
         assert_eq!(known["metadata"].get("managedFields"), None);
-        assert_eq!(record("8", Change::Gone), Sighting::Deleted);
-        assert_eq!(record("9", Change::Unknown), Sighting::Unseen);
+        assert_eq!(record("8", Change::Gone), LastEvent::Deleted);
+        assert_eq!(record("9", Change::Unknown), LastEvent::Unknown);
     }
 
     #[test]

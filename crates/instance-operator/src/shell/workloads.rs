@@ -1,4 +1,4 @@
-//! Caches what is not healthy among the workloads and Pods of all Instances.
+//! Caches the problems of the workloads and Pods of all Instances.
 
 use std::{future::ready, sync::Arc};
 
@@ -26,7 +26,7 @@ use crate::object::{
     readiness::{KINDS, WorkloadKind, problem},
 };
 
-/// Caches of the kinds that count. The content of each object is its problem, or null.
+/// Caches of the kinds that readiness depends on. The data of each object is its problem, or null.
 pub(super) struct Workloads {
     caches: Vec<Arc<IndexedStore<DynamicObject>>>,
 }
@@ -38,7 +38,7 @@ fn instance_of(object: &DynamicObject) -> Option<String> {
 }
 
 impl Workloads {
-    /// Starts the watches; the stream has the Instances of objects that change.
+    /// Starts the watches; the stream returns the Instances of changed objects.
     pub(super) fn start(process: &Process) -> (Self, BoxStream<'static, InstanceRef>) {
         let caches = KINDS.map(|_| IndexedStore::new(instance_of));
         let changes = KINDS.iter().zip(&caches).map(|(kind, cache)| {
@@ -49,7 +49,7 @@ impl Workloads {
         (Self { caches: caches.to_vec() }, changes)
     }
 
-    /// Returns what is not healthy of an Instance, sorted; `None` if it is not known yet.
+    /// Returns the problems of an Instance's objects, sorted; `None` until all caches are listed.
     pub(super) fn problems(&self, instance: &ObjectKey) -> Option<Vec<String>> {
         let key = format!("{}/{}", instance.namespace, instance.name);
         let mut problems = Vec::new();

@@ -1,5 +1,5 @@
-//! Random plans, with an operator that is killed at random points, controllers that are slow, and a user
-//! who changes parameters and requests plans.
+//! Random plans, with an operator that is killed at random points, slow controllers, and a user who
+//! changes parameters and requests plans.
 
 use std::collections::BTreeSet;
 
@@ -12,23 +12,23 @@ use crate::object_write::ObjectWrite;
 
 const RUNS: u64 = 300;
 const EVENTS: usize = 25;
-/// More than a Job fails in one run.
+/// More than the failures of a Job in one run.
 const RETRIES: usize = EVENTS;
 const PLANS: [&str; 3] = ["deploy", "update", "backup"];
 
-/// A Deployment whose annotation is the parameter `P`.
+/// Returns a Deployment whose annotation is the parameter `P`.
 fn deployment(name: &str) -> String {
     format!(
         "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {name}\n  annotations:\n    p: \"{{{{ .Params.P }}}}\"\nspec:\n  replicas: 1\n"
     )
 }
 
-/// A Job whose annotation is the parameter `P`.
+/// Returns a Job whose annotation is the parameter `P`.
 fn job(name: &str) -> String {
     deployment(name).replace("apps/v1", "batch/v1").replace("Deployment", "Job")
 }
 
-/// An OperatorVersion with random plans. Each task applies one object of its own.
+/// Returns an OperatorVersion with random plans. Each task applies one object of its own.
 fn version(random: &mut Rng) -> Value {
     let (mut templates, mut tasks, mut plans) = (Map::new(), Vec::new(), Map::new());
     for plan in PLANS {
@@ -64,16 +64,16 @@ fn version(random: &mut Rng) -> Value {
     })
 }
 
-/// What must be true of every change of an object, and of every stored status.
+/// Rules for every write of an object, and for every stored status.
 #[derive(Debug, Default)]
 struct Rules {
-    /// Steps that are complete in a stored status, with their run.
+    /// Completed steps in a stored status, with their run.
     complete: BTreeSet<String>,
 }
 
 impl Rules {
-    /// No step begins before those for which it waits are complete, and none that is complete is
-    /// entered again in its run.
+    /// Checks that a step starts only after the steps before it are complete, and that no completed
+    /// step is entered again in its run.
     fn check_write(&self, write: &ObjectWrite, status: &InstanceStatus, version: &Value) {
         let ObjectWrite::Apply { task, run: uid, .. } = write else { return };
         let path: Vec<&str> = task.split('-').collect();
@@ -123,7 +123,8 @@ impl Rules {
     }
 }
 
-/// Controllers report: Deployments become healthy, and Jobs succeed or fail; in the end, nothing fails.
+/// Reports status as controllers do: Deployments become healthy, Jobs succeed or fail. With `all`,
+/// nothing fails.
 fn make_healthy(world: &mut World, random: &mut Rng, all: bool) {
     for (id, object) in &mut world.objects {
         if id.object_type.kind == "Job" && object.get("status").is_none() && (all || random.bool())

@@ -28,13 +28,13 @@ use crate::{
     run::{self, run_and_attempt},
 };
 
-/// Part of the API server's message about a change that it never accepts.
+/// Part of the API server's message about a change of an immutable field.
 const IMMUTABLE: &str = "field is immutable";
 
-/// Interval at which discovery is tried again for a type that is being defined.
+/// Interval between discoveries of a type that is being defined.
 const UNSERVED_RETRY: Duration = Duration::from_secs(2);
 
-/// Kinds that others depend on are applied first, in this order.
+/// Kinds that others depend on, applied first in this order.
 const FIRST: [&str; 7] = [
     "Namespace",
     "CustomResourceDefinition",
@@ -57,7 +57,7 @@ pub(super) fn advance(
     let objects = rendered.into_iter().map(|rendered| rendered.object).collect();
     let planned = work.writes.len();
     let progress = apply(objects, Ownership::Controller, context, work)?;
-    // Nothing is reported of objects that are not written.
+    // Translations of objects that are not written are not reported.
     let written: Vec<String> =
         work.writes[planned..].iter().map(|write| write.id().object_type.to_string()).collect();
     for (resource, Translated { from, to }) in translated {
@@ -73,12 +73,12 @@ fn order(kind: &str) -> usize {
     FIRST.iter().position(|first| *first == kind).unwrap_or(FIRST.len())
 }
 
-/// Whose an object becomes.
+/// Owner of an applied object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ownership {
-    /// The Instance's, which controls it.
+    /// The Instance, as controller.
     Controller,
-    /// That of another Instance, which has it already as its owner.
+    /// The owners in the object are kept.
     Kept,
 }
 
@@ -119,7 +119,7 @@ pub(super) fn apply(
     }
     for object in prepared {
         advance_object(object, context, work, &mut progress)?;
-        // Those that follow may depend on it.
+        // Later objects may depend on this object.
         if !progress.errors.is_empty() {
             break;
         }
@@ -137,7 +137,7 @@ fn is_being_defined(object_type: &ObjectType, context: &TaskContext<'_>, work: &
     applied.any(|entry| entry.name.ends_with(&suffix)) || is_defined_in_step(object_type, context)
 }
 
-/// Returns whether a template of the step defines a type, which is served once it is established.
+/// Returns whether a template of the step defines a type.
 fn is_defined_in_step(object_type: &ObjectType, context: &TaskContext<'_>) -> bool {
     let tasks = context.step.tasks.iter().filter_map(|name| context.version.task(name));
     let applied = tasks.filter(|task| task.kind == "Apply");
@@ -179,12 +179,13 @@ fn annotate(
     }
 }
 
-/// Hash of a dependency: of the object of the same task, else of what the Instance applied last, else of what
-/// KUDO applied last, else of what exists; `None` if that has to be read first.
+/// Returns the hash of a dependency: of the same task's object, else of the object last applied by
+/// the Instance, else of the object last applied by KUDO, else of the live object; `None` if the
+/// object must be read first.
 ///
 /// # Errors
 ///
-/// The message, if it could not be read.
+/// [`Unreadable`] if the object could not be read.
 fn dependency_hash(
     dependency: &Dependency,
     objects: &[Value],
@@ -203,7 +204,7 @@ fn dependency_hash(
         return Ok(Some(applied));
     }
     match live_object(&id, context, work) {
-        // What the API server has added to it does not count.
+        // Fields that the API server added to KUDO's object are not hashed.
         Live::Exists(live) => {
             Ok(Some(applied_by_kudo(live).as_ref().map_or_else(|| hash_of(live), hash_of)))
         }
@@ -213,7 +214,7 @@ fn dependency_hash(
     }
 }
 
-/// Applies an object if it was not applied in this run, and otherwise waits for its health.
+/// Applies an object if this run has not applied it; otherwise waits for its health.
 fn advance_object(
     mut object: Value,
     context: &TaskContext<'_>,
@@ -234,8 +235,8 @@ fn advance_object(
     if is_applied && !is_judged(&object) {
         return Ok(());
     }
-    // A job that failed in an earlier run or attempt would fail this one too. Nothing else is deleted
-    // for a failure, for example no Instance with its data.
+    // A job that failed in an earlier run or attempt would fail this run too, and is deleted. No
+    // other kind is deleted because of a failure, for example no Instance with its data.
     let may_have_failed = ends && entry.is_some();
     let live = if is_applied || may_have_failed {
         live_object(&id, context, work)
@@ -260,7 +261,7 @@ fn advance_object(
         {
             return progress.add(delete_object(&id, live, context, work));
         }
-        // What is applied to it would be gone with it.
+        // The deletion would remove an applied change.
         Live::Exists(live) if is_deleted(live) => {
             progress.waits.push(format!("{id} is being deleted"));
             work.awaited.insert(id);
@@ -276,7 +277,7 @@ fn advance_object(
                 enhance::keep_run(&mut object, live);
             }
         }
-        // Another client may have deleted it in the middle of the run.
+        // Another client may have deleted the object during the run.
         Live::Absent => {}
     }
     progress.is_incomplete = true;
@@ -289,7 +290,7 @@ fn advance_object(
     Ok(())
 }
 
-/// Reports an object of another client, and waits until it is gone.
+/// Reports an object of another client, and waits until the object is deleted.
 fn refuse(id: ObjectId, other: &str, work: &mut Work<'_>, progress: &mut Progress) {
     progress.errors.push(format!(
         "{id} was made by {other}, and is not changed; annotate it in the template with {ADOPT}: \"true\" \
@@ -298,7 +299,8 @@ fn refuse(id: ObjectId, other: &str, work: &mut Work<'_>, progress: &mut Progres
     work.awaited.insert(id);
 }
 
-/// Keeps what a Job that exists cannot change. Returns whether it is deleted, to make room for this one.
+/// Keeps the immutable fields of an existing Job. Returns whether the Job is deleted to be
+/// replaced.
 fn prepare_job(
     job: &mut Value,
     id: &ObjectId,
@@ -318,8 +320,8 @@ fn prepare_job(
     is_replaced
 }
 
-/// Returns whether the API server has rejected a change of a Job that has ended. A Job cannot be changed,
-/// so one that has ended makes room for the new one.
+/// Returns whether the API server has rejected a change of an ended Job. A Job cannot be changed,
+/// so an ended Job is replaced.
 fn is_to_be_replaced(id: &ObjectId, live: &Value, context: &TaskContext<'_>) -> bool {
     let rejected = context.observed.failures.get(id);
     let has_ended = is_true(live, "Complete") || is_true(live, "Failed");

@@ -6,14 +6,15 @@ use podops_api::kudo::artifact_part;
 
 use super::context::{TaskContext, TaskPath};
 
-/// Returns the name of the Secret or ConfigMap of a Pipe task with this key, or of its Pod, with `pipepod`.
+/// Returns the name of a Pipe task's Secret or ConfigMap with this key, or of its Pod for the
+/// suffix `pipepod`.
 #[must_use]
 pub fn name(instance: &str, path: &TaskPath<'_>, suffix: &str) -> String {
     let parts = [instance, path.plan, path.phase, path.step, path.task, suffix];
     parts.map(artifact_part).join(".")
 }
 
-/// Names of the artifacts of all Pipe tasks of the plan that runs, by key.
+/// Names of the artifacts of all Pipe tasks of the running plan, by key.
 pub(super) fn names(context: &TaskContext<'_>) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     let plan = context.path.plan;

@@ -1,4 +1,5 @@
-//! Applies the Instance of an operator that a package depends on, and waits until its plans have run.
+//! Applies the Instance of an operator that a package depends on, and waits until its plans have
+//! run.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +38,7 @@ pub(super) fn advance(
     let default_name = format!("{}-{}", observed.name, spec.package);
     let name = Some(&spec.instance_name).filter(|name| !name.is_empty()).unwrap_or(&default_name);
     let mut reference = json!({ "name": version_name(spec) });
-    // The command line creates it beside that of the parent.
+    // The command line creates the child's OperatorVersion in the namespace of the parent's.
     if context.version.namespace != observed.namespace && !context.version.namespace.is_empty() {
         reference["namespace"] = json!(context.version.namespace);
     }
@@ -46,7 +47,7 @@ pub(super) fn advance(
     if !references.is_empty() {
         child_spec["parametersFrom"] = json!(references);
     }
-    // Otherwise a child would have other rights than its parent.
+    // Otherwise, a child would have other rights than its parent.
     let service_account = &observed.spec.service_account_name;
     if !service_account.is_empty() {
         child_spec["serviceAccountName"] = json!(service_account);
@@ -68,7 +69,8 @@ pub(super) fn advance(
     if let Some(invalid) = ObjectId::of(&child).invalid_name() {
         return Err(TaskFailure::new(&reasons::RESOURCE_VALIDATION_ERROR, invalid));
     }
-    // Otherwise an operator that has observed an earlier generation of the parent would change it back.
+    // Otherwise, an operator that has observed an earlier generation of the parent would revert the
+    // child.
     annotate_run(&mut child, context);
     Ok(apply(vec![child], Ownership::Kept, context, work)?.into_state())
 }
@@ -76,16 +78,18 @@ pub(super) fn advance(
 /// Parameters of a child.
 #[derive(Default)]
 struct Parameters {
-    /// Values. Lists and maps are YAML.
+    /// Values; lists and maps as YAML.
     plain: BTreeMap<String, String>,
-    /// References to what the parent refers to: each user who may read an Instance sees its values.
+    /// References that the parent also has, in place of values: each user who may read an Instance
+    /// can read its values.
     references: Vec<ParameterSource>,
 }
 
 /// Returns the parameters of the parameter file.
 ///
-/// It is rendered with placeholders for the values of Secrets, too: what differs depends on such a value, and
-/// must be the whole value, so that the child can refer to it.
+/// The file is also rendered with placeholders for the values of Secrets. A parameter that then
+/// differs depends on such a value, and must be the whole value, so that the child can refer to the
+/// Secret.
 fn parameters(task: &Task, context: &TaskContext<'_>) -> Result<Parameters, TaskFailure> {
     let file = &task.spec.parameter_file;
     if file.is_empty() {
@@ -115,7 +119,7 @@ fn parameters(task: &Task, context: &TaskContext<'_>) -> Result<Parameters, Task
     }
 }
 
-/// Values of the parameter file.
+/// Returns the values of the rendered parameter file.
 fn rendered(
     file: &str,
     context: &TaskContext<'_>,

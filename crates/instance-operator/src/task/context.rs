@@ -1,4 +1,4 @@
-//! What tasks depend on, need and change, and their states.
+//! Input, output and states of tasks.
 
 use std::{
     borrow::Cow,
@@ -38,20 +38,20 @@ impl fmt::Display for TaskPath<'_> {
     }
 }
 
-/// What a task depends on.
+/// Input of a task.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskContext<'a> {
-    /// The Instance and what is known of its objects.
+    /// Observed state of the Instance and its objects.
     pub observed: &'a Observed,
     /// OperatorVersion of the run.
     pub version: &'a Version,
-    /// What templates see of the parameters.
+    /// Parameter values for templates.
     pub parameters: &'a BTreeMap<String, Value>,
     /// Identity of the run.
     pub run: &'a str,
-    /// Time at which the run began.
+    /// Time at which the run started.
     pub started: Timestamp,
-    /// Present time.
+    /// Current time.
     pub now: Timestamp,
     /// Attempt of the step; the first is 1.
     pub attempt: u32,
@@ -59,16 +59,16 @@ pub struct TaskContext<'a> {
     pub path: &'a TaskPath<'a>,
     /// Step of the task.
     pub step: &'a Step,
-    /// Steps that are left for the templates of all tasks of the Instance.
+    /// Remaining evaluation steps for the templates of all tasks of the Instance.
     pub budget: &'a Budget,
 }
 
-/// What the tasks of a run need and change.
+/// Reads and writes of the tasks of a run.
 #[derive(Debug)]
 pub struct Work<'a> {
     /// Objects that the Instance has applied.
     pub inventory: Cow<'a, [InventoryEntry]>,
-    /// What is to be read.
+    /// Needed reads.
     pub needs: Needs,
     /// Changes of objects.
     pub writes: Vec<ObjectWrite>,
@@ -81,12 +81,12 @@ pub struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// Plans again at this time, if nothing else is due earlier.
+    /// Plans again at this time, unless an earlier time is due.
     pub fn wait_until(&mut self, time: Timestamp) {
         self.due = Some(self.due.map_or(time, |due| due.min(time)));
     }
 
-    /// Removes an object that does not exist any more from the inventory, so that a later step applies it
+    /// Removes an object that no longer exists from the inventory, so that a later step applies it
     /// again.
     pub fn forget(&mut self, id: &ObjectId) {
         if entry(&self.inventory, id).is_some() {
@@ -94,7 +94,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Returns work that needs and changes nothing.
+    /// Returns empty work for this inventory.
     #[must_use]
     pub fn new(inventory: &'a [InventoryEntry]) -> Self {
         Self {
@@ -108,7 +108,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Why a task has failed for good.
+/// Permanent failure of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskFailure {
     /// Reason of the event.
@@ -126,36 +126,36 @@ impl TaskFailure {
 /// State of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskState {
-    /// It is done.
+    /// The task is done.
     Done,
-    /// It is not known yet, because something is to be read or written first.
+    /// The state is unknown until a read or write is done.
     Unknown,
-    /// It is not done; what it waits for.
+    /// The task waits, for these reasons.
     Waiting(Vec<String>),
-    /// It is tried again; why it failed.
+    /// The task failed with this message, and is retried.
     Error(String),
-    /// It has failed for good.
+    /// The task failed permanently.
     Failed(TaskFailure),
 }
 
 impl TaskState {
-    /// A task that has failed for good.
+    /// Returns the state of a task that failed permanently.
     pub fn failed(reason: &'static EventReason, message: impl Into<String>) -> Self {
         Self::Failed(TaskFailure::new(reason, message))
     }
 }
 
-/// What is known of a type.
+/// Discovery state of a type.
 pub(super) enum Known {
     Served(Scope),
     NotServed,
-    /// It has to be read.
+    /// The type must be discovered.
     Unknown,
     /// Discovery failed in this attempt.
     Failed(String),
 }
 
-/// Returns what is known of a type; an unknown one is added to what has to be read.
+/// Returns the discovery state of a type; an unknown type is added to the needed reads.
 pub(super) fn scope_of(
     object_type: &ObjectType,
     context: &TaskContext<'_>,
@@ -174,17 +174,17 @@ pub(super) fn scope_of(
     }
 }
 
-/// What is known of an object.
+/// Observed state of an object.
 pub(super) enum Live<'a> {
     Exists(&'a Arc<Value>),
     Absent,
-    /// It has to be read.
+    /// The object must be read.
     Unknown,
-    /// It could not be read or written in this attempt.
+    /// The object could not be read or written in this attempt.
     Failed(String),
 }
 
-/// Returns what is known of an object; an unknown one is added to what has to be read.
+/// Returns the observed state of an object; an unknown object is added to the needed reads.
 pub(super) fn live_object<'a>(
     id: &ObjectId,
     context: &TaskContext<'a>,
@@ -197,7 +197,7 @@ pub(super) fn live_object<'a>(
     live
 }
 
-/// As [`live_object`], if the metadata suffice.
+/// Like [`live_object`], if the metadata suffice.
 pub(super) fn live_metadata<'a>(
     id: &ObjectId,
     context: &TaskContext<'a>,
@@ -228,14 +228,14 @@ fn live<'a>(
     }
 }
 
-/// How far the objects of a task are.
+/// Progress of the objects of a task.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     pub(super) waits: Vec<String>,
     pub(super) errors: Vec<String>,
     /// Objects that are healthy.
     pub(super) healthy: Vec<ObjectId>,
-    /// Something is to be read or written first.
+    /// A read or write is needed first.
     pub(super) is_incomplete: bool,
 }
 
@@ -252,8 +252,8 @@ impl Progress {
         Ok(())
     }
 
-    /// Watches what is healthy while something else is not: it is evaluated again at each change, and would be
-    /// read each time.
+    /// Watches the healthy objects while others are not healthy: the task is evaluated again at
+    /// each change, and would read unwatched objects each time.
     pub(super) fn watch_healthy(&mut self, work: &mut Work<'_>) {
         if !self.waits.is_empty() {
             work.awaited.extend(std::mem::take(&mut self.healthy));

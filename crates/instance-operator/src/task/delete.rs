@@ -1,4 +1,4 @@
-//! Deletes objects, workloads gracefully, and waits until they do not exist.
+//! Deletes objects, workloads gracefully, and waits until the objects no longer exist.
 
 use podops_api::kudo::Task;
 use serde_json::Value;
@@ -66,7 +66,8 @@ pub(super) fn advance(
     Ok(progress.into_state())
 }
 
-/// Deletes an object that exists, a workload after its Pods have left.
+/// Deletes an existing object; a workload gracefully if requested, or if its Pods are under
+/// control.
 fn delete_workload(
     id: &ObjectId,
     live: &Value,
@@ -88,7 +89,7 @@ fn delete_workload(
     }
 }
 
-/// Deletes an object that exists, and waits until it does not.
+/// Deletes an existing object, and waits until the object no longer exists.
 pub(super) fn delete_object(
     id: &ObjectId,
     live: &Value,

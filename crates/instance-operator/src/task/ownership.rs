@@ -1,4 +1,5 @@
-//! Whose objects are: what the operator adds to those of an Instance, and which it does not touch.
+//! Ownership of objects: adds the operator's metadata to an Instance's objects, and detects objects
+//! of other clients.
 
 use serde_json::Value;
 
@@ -13,10 +14,11 @@ use crate::{
     reasons,
 };
 
-/// Annotation that permits taking over an object that another client made, and no controller owns.
+/// Annotation that permits the takeover of an object that another client created and no controller
+/// owns.
 pub(super) const ADOPT: &str = "kudo.dev/adopt";
 
-/// Adds to an object what the operator adds.
+/// Adds the operator's metadata to an object.
 pub(super) fn own(
     object: &mut Value,
     scope: Scope,
@@ -31,7 +33,7 @@ pub(super) fn own(
     })
 }
 
-/// Returns a namespaced object with what the operator adds to it.
+/// Returns a namespaced object with the operator's metadata.
 pub(super) fn enhanced(mut object: Value, context: &TaskContext<'_>) -> Result<Value, TaskFailure> {
     own(&mut object, Scope::Namespaced, context)?;
     Ok(object)
@@ -58,7 +60,8 @@ fn enhancement<'a>(context: &TaskContext<'a>) -> enhance::Context<'a> {
     }
 }
 
-/// Returns who made an object, if it was not this Instance and must not be taken over.
+/// Returns the creator of an object that this Instance did not create and must not take over;
+/// `None` for other objects.
 pub(super) fn other_maker(
     live: &Value,
     object: &Value,
@@ -72,7 +75,7 @@ pub(super) fn other_maker(
     if is_owned || is_known {
         return None;
     }
-    // An object has one controller only.
+    // An object has at most one controller.
     if let Some(owner) = controller(live) {
         return Some(format!("{} {}", text(owner, "/kind"), text(owner, "/name")));
     }
@@ -80,7 +83,8 @@ pub(super) fn other_maker(
         return None;
     }
     match label(live, INSTANCE) {
-        // Instances share cluster-scoped objects; it may also be what KUDO made for this one.
+        // Instances share cluster-scoped objects; KUDO may also have created the object for this
+        // Instance.
         Some(_) if is_cluster_scoped(object) => None,
         Some(instance) => Some(format!("Instance {instance}")),
         None => Some("another client".to_owned()),

@@ -1,7 +1,7 @@
-//! Reads files from a Pod that makes them, and applies them as ConfigMaps and Secrets.
+//! Reads files from a Pod that creates them, and applies the files as ConfigMaps and Secrets.
 //!
-//! What has been made in a run is not made again in it: an artifact with the run's annotation stays as
-//! it is, also if the operator was killed before it wrote the status.
+//! Artifacts are created once in a run: an artifact with the run's annotation is not changed, even
+//! if the operator was killed before the status was written.
 
 mod artifact;
 mod pod;
@@ -34,7 +34,7 @@ use crate::{
     run::{self, run_and_attempt},
 };
 
-/// Largest file that is read, in bytes.
+/// Maximum size of a file, in bytes.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
 pub(super) fn advance(
@@ -70,7 +70,7 @@ pub(super) fn advance(
         return Ok(remove_pod(&pod_id, live, context, work));
     }
     if live.is_some() && !is_of_run(&pod_id, context, work) {
-        // The files of an earlier run, which was ended, are not those of this one.
+        // A Pod of an earlier, ended run has the files of that run.
         return Ok(remove_pod(&pod_id, live, context, work));
     }
     let Some(live) = live else { return apply_pod(pod, context, work) };
@@ -79,7 +79,7 @@ pub(super) fn advance(
             work.awaited.insert(pod_id.clone());
             Ok(TaskState::Waiting(vec![format!("{pod_id}: {reason}")]))
         }
-        // An earlier attempt made it.
+        // An earlier attempt created the Pod.
         Health::Failed(_) if !is_of_attempt(&pod_id, context, work) => {
             Ok(remove_pod(&pod_id, Some(live), context, work))
         }
@@ -126,7 +126,7 @@ fn check(task: &Task, context: &TaskContext<'_>) -> Result<(), TaskFailure> {
     Ok(())
 }
 
-/// Tasks of the plan that runs, each once.
+/// Tasks of the running plan, each once.
 fn tasks_of_plan<'a>(context: &TaskContext<'a>) -> Vec<&'a Task> {
     let phases = context.version.spec.plans.get(context.path.plan).map(|plan| &plan.phases);
     let steps = phases.into_iter().flatten().flat_map(|phase| &phase.steps);
@@ -134,7 +134,7 @@ fn tasks_of_plan<'a>(context: &TaskContext<'a>) -> Vec<&'a Task> {
     names.into_iter().filter_map(|name| context.version.task(name)).collect()
 }
 
-/// Returns whether a key of a Pipe task may have a character.
+/// Returns whether a character is valid in a key of a Pipe task.
 fn is_key(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '_' | '-')
 }
@@ -158,18 +158,18 @@ fn artifact_id(file: &PipeFile, context: &TaskContext<'_>) -> ObjectId {
     }
 }
 
-/// Returns whether an object was made in this run.
+/// Returns whether an object was created in this run.
 fn is_of_run(id: &ObjectId, context: &TaskContext<'_>, work: &Work<'_>) -> bool {
     let observed = context.observed;
     let live = observed.metadata_of(id);
     let live = live.and_then(Option::as_ref);
     let is_recorded =
         entry(&work.inventory, id).is_some_and(|entry| run::is_of_run(&entry.run, context.run));
-    // An operator that was killed has not recorded it.
+    // An operator that was killed has not recorded the object.
     live.is_some_and(|live| is_recorded || annotation(live, RUN) == Some(context.run))
 }
 
-/// Returns whether this attempt of the step made an object that was made in this run.
+/// Returns whether an object of this run was created in this attempt of the step.
 fn is_of_attempt(id: &ObjectId, context: &TaskContext<'_>, work: &Work<'_>) -> bool {
     let run = run_and_attempt(context.run, context.attempt);
     context.attempt <= 1 || entry(&work.inventory, id).is_some_and(|entry| entry.run == run)
@@ -183,7 +183,7 @@ fn apply_pod(
     Ok(apply(vec![pod], Ownership::Kept, context, work)?.into_state())
 }
 
-/// Reads the files of a Pod that are not known yet, and applies their artifacts.
+/// Reads the unknown files of a Pod, and applies their artifacts.
 fn apply_artifacts(
     pod: &Value,
     missing: &[(&PipeFile, &ObjectId)],
@@ -219,7 +219,7 @@ fn apply_artifacts(
     }
     let progress = apply(artifacts, Ownership::Kept, context, work)?;
     let state = progress.into_state();
-    // The Pod is removed once the artifacts are known to exist.
+    // The Pod is deleted once the artifacts are observed.
     Ok(if state == TaskState::Done { TaskState::Unknown } else { state })
 }
 

@@ -1,5 +1,5 @@
-//! Placeholders for the values of Secrets: what differs when a template is rendered with them depends on such a
-//! value.
+//! Placeholders for the values of Secrets: if a template renders differently with placeholders, the
+//! result depends on such a value.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::redaction::secret_values;
 
 /// Parameters with placeholders.
 pub(super) struct Placeholders<'a> {
-    /// Where the values that they stand for come from, by placeholder.
+    /// Sources of the replaced values, by placeholder.
     pub(super) sources: BTreeMap<String, &'a ParameterSource>,
     /// All parameters.
     pub(super) parameters: BTreeMap<String, Value>,
 }
 
 impl<'a> Placeholders<'a> {
-    /// Returns the parameters of an Instance with placeholders; `None` if none comes from a Secret.
+    /// Returns the parameters of an Instance with placeholders; `None` if no value is secret.
     pub(super) fn of(context: &TaskContext<'a>) -> Option<Self> {
         let sources: BTreeMap<String, &ParameterSource> = secret_values(context.observed)
             .map(|(source, _)| (format!("placeholder-of-parameter-{}", source.name), source))

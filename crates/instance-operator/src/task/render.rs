@@ -1,5 +1,5 @@
-//! The objects of a task: its templates, rendered, read as YAML, and translated to API versions that
-//! servers have.
+//! The objects of a task: templates are rendered, parsed as YAML, and translated to API versions
+//! that are still served.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,8 @@ use crate::{
     reasons,
 };
 
-/// Maximum size of the objects of a task as JSON, in bytes. A document with aliases may be much larger than
-/// its text, and a template may have many.
+/// Maximum size of the objects of a task as JSON, in bytes. A document with aliases may be much
+/// larger than its text, and a template may have many documents.
 const TASK_BYTES_MAX: usize = 16 << 20;
 
 /// Returns the objects of templates, in the order of the templates and their documents.
@@ -34,13 +34,13 @@ pub(super) fn objects(
     Ok(rendered.into_iter().map(|rendered| rendered.object).collect())
 }
 
-/// Error of a task whose objects would take too much memory.
+/// Error of a task whose objects exceed the maximum size.
 fn too_large() -> TaskFailure {
     let message = format!("the objects of the task have more than {} MiB", TASK_BYTES_MAX >> 20);
     TaskFailure::new(&reasons::RESOURCE_UNMARSHAL_ERROR, message)
 }
 
-/// As [`objects`], with the translations of their API versions.
+/// Like [`objects`], with the translations of the API versions.
 pub(super) fn rendered(
     resources: &[String],
     context: &TaskContext<'_>,
@@ -69,7 +69,7 @@ pub(super) fn rendered(
     Ok(objects)
 }
 
-/// Returns what the templates of a step see.
+/// Returns the data for the templates of a step.
 pub(super) fn data(context: &TaskContext<'_>) -> Data {
     Data {
         names: names(context, true),
@@ -98,7 +98,7 @@ pub(super) fn render(
     rendered.map_err(|error| failed(error.to_string()))
 }
 
-/// Names that templates see; those of plan, phase and step are not for parameter files.
+/// Names for templates. Parameter files do not get the names of plan, phase and step.
 pub(super) fn names(context: &TaskContext<'_>, with_path: bool) -> BTreeMap<String, String> {
     let (observed, version) = (context.observed, context.version);
     let mut names = vec![
@@ -115,8 +115,9 @@ pub(super) fn names(context: &TaskContext<'_>, with_path: bool) -> BTreeMap<Stri
     names.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Checks that the Instances of a template have no value of a Secret among their parameters, which each user
-/// who may read them sees: these are the same with placeholders for such values.
+/// Checks that the parameters of Instances in a template contain no value of a Secret, because each
+/// user who may read an Instance can read its parameters. With placeholders for such values, the
+/// parameters must render the same.
 fn check_instances(
     objects: &[Rendered],
     resource: &str,
@@ -144,7 +145,7 @@ fn check_instances(
     Err(TaskFailure::new(&reasons::TASK_RENDERING_ERROR, message))
 }
 
-/// Parameters of an object; `None` if it is no Instance, or has none.
+/// Parameters of an Instance; `None` without parameters, or for another kind.
 fn parameters_of_instance(object: &Value) -> Option<&Value> {
     let is_instance = object_type(object).is("kudo.dev", "Instance");
     object.pointer("/spec/parameters").filter(|_| is_instance)
@@ -154,11 +155,11 @@ fn parameters_of_instance(object: &Value) -> Option<&Value> {
 #[derive(Clone, Debug)]
 pub(super) struct Rendered {
     pub(super) object: Value,
-    /// Template file and translation of the API version, if it was gone.
+    /// Template file and translation of the API version, if it is no longer served.
     pub(super) translated: Option<(String, Translated)>,
 }
 
-/// Checks and translates an object, and removes the fields that are left to others.
+/// Validates and translates an object, and removes the fields that are left to other managers.
 fn checked(mut object: Value, resource: &str) -> Result<Rendered, TaskFailure> {
     let failed =
         |reason, message: &str| TaskFailure::new(reason, format!("template {resource}: {message}"));

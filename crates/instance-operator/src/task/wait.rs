@@ -16,10 +16,10 @@ use crate::{
     reasons,
 };
 
-/// Interval at which discovery is tried again: no event reports that a type is served.
+/// Interval between discoveries: no event reports that a type is served.
 const UNSERVED_RETRY: Duration = Duration::from_secs(60);
 
-/// Conditions of a task.
+/// Compiled conditions of a task.
 struct Conditions {
     until: Arc<Expression>,
     failed: Option<Arc<Expression>>,
@@ -93,8 +93,8 @@ fn state_of(
             return TaskState::Waiting(vec![format!("{id} does not exist")]);
         }
     };
-    // An object without a field that the condition reads has not failed, nor has one whose status is that of
-    // an earlier generation.
+    // Not failed: an object without a field that the condition reads, and a status of an earlier
+    // generation.
     let has_failed = conditions
         .failed
         .as_ref()

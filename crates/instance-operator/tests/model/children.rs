@@ -1,5 +1,5 @@
-//! The plan has two serial steps: a KudoOperator task, whose Instance runs its own plan by another operator, and a
-//! ConfigMap. A user changes the parameter that both have.
+//! The plan has two serial steps: a KudoOperator task, whose Instance runs its own plan with
+//! another operator, and a ConfigMap. A user changes the parameter of both.
 
 use instance_operator::object_write::applied_digest;
 use podops_model_support::{assert_holds, assert_violated};
@@ -28,7 +28,7 @@ const OBJECTS: [PackageObject; 2] = [
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     world: World,
-    /// The parameter of the child's run, and that of its last run that is complete.
+    /// Parameters of the child's current run, and of its last completed run.
     child_run: Option<String>,
     child_complete: Option<String>,
     changes_left: u8,
@@ -39,14 +39,14 @@ struct State {
 /// A step of one actor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    /// An operator or the API server goes on.
+    /// An operator or the API server takes a step.
     Step(Step),
-    /// The child's operator begins a run of its current spec, or completes it.
+    /// The child's operator starts a run of its current spec, or completes the run.
     Child(ChildStep),
     ChangeParameter,
 }
 
-/// What the child's operator does next.
+/// Next step of the child's operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum ChildStep {
     Begin,
@@ -96,12 +96,12 @@ impl State {
         self.violation = self.violation.or(violation);
     }
 
-    /// Returns which rule the ConfigMap violates.
+    /// Returns the rule that the ConfigMap violates.
     fn after_applied(&self, before: Option<&Json>, is_late_creation: bool) -> Option<&'static str> {
         let after = &self.world.objects[AFTER];
         let is_same = before.is_some_and(|before| applied_digest(before) == applied_digest(after));
         let child = self.world.objects.get(CHILD);
-        // The child's plan was complete, and another operator has gone on with the next change meanwhile.
+        // The child's plan was complete, and another operator has already started the next change.
         let is_later = child.is_some_and(|child| generation_of(child) > generation_of(after));
         if is_same || is_late_creation || is_later {
             return None;
@@ -110,7 +110,7 @@ impl State {
         (!is_complete).then_some("a step began before the child's plan was complete")
     }
 
-    /// What the child's operator does next.
+    /// Next step of the child's operator; `None` if idle.
     fn child_step(&self) -> Option<ChildStep> {
         let child = self.world.objects.get(CHILD)?;
         if child["status"]["observedGeneration"] != child["metadata"]["generation"] {
@@ -140,7 +140,7 @@ impl State {
         *child = Json::new(changed);
     }
 
-    /// Returns whether the child's operator had something to do, which is done now.
+    /// The child's operator takes its next step; returns false if idle.
     fn finish_child(&mut self) -> bool {
         let step = self.child_step();
         if let Some(step) = step {
@@ -220,7 +220,7 @@ impl Model for Children {
     }
 }
 
-/// The same was searched once with a second change, which reverts the first one.
+/// A second change, which reverts the first, was searched once with the same result.
 #[test]
 fn a_step_waits_for_the_plan_of_a_child() {
     assert_holds(Children::new(Without::Nothing, 1), 100_000);

@@ -1,4 +1,4 @@
-//! Values and states that are compared by hashes, because a search visits many.
+//! Values and states that are compared by hash, because a search visits many.
 
 use std::{
     collections::BTreeSet,
@@ -61,13 +61,13 @@ pub(crate) fn hash_of(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// States that are known to converge once faults end, by their hash.
+/// Hashes of states that are known to converge once faults end.
 #[derive(Default)]
 pub(crate) struct Converging(Mutex<BTreeSet<u64>>);
 
 impl Converging {
-    /// Returns whether a state converges. `divergence` returns why it does not, and is called once for each
-    /// state.
+    /// Returns whether a state converges. `divergence` returns the reason if not, and is called
+    /// once for each state.
     pub(crate) fn contains<S: Clone + Hash>(
         &self,
         state: &S,

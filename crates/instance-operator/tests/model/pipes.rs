@@ -1,5 +1,5 @@
-//! The plan has two serial steps: a Pipe task, whose Pod makes another key each time, and a ConfigMap that names
-//! the Secret of the key. A user changes a parameter.
+//! The plan has two serial steps: a Pipe task, whose Pod creates another key each time, and a
+//! ConfigMap that names the Secret of the key. A user changes a parameter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,21 +28,21 @@ const OBJECTS: [PackageObject; 3] = [
     PackageObject { api_version: "v1", kind: "ConfigMap", name: "user" },
 ];
 
-/// Number of objects that are created until a search goes no further: those of two runs, and one of an operator that
-/// was paused.
+/// Number of created objects at which a search stops: those of two runs, and one of a paused
+/// operator.
 const CREATED_MAX: u8 = 4;
 
 /// A state of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     world: World,
-    /// Runs of the Pods, by the key that each makes.
+    /// Runs of the Pods, by the key that each Pod creates.
     pods: BTreeMap<String, String>,
-    /// Keys that were stored, by run.
+    /// Stored keys, by run.
     made: BTreeMap<String, String>,
-    /// Runs of which a stored status has the Pipe task as complete.
+    /// Runs whose Pipe task is complete in a stored status.
     complete: BTreeSet<String>,
-    /// Whether a Pod was created for a run whose key existed, or for an outdated one.
+    /// True if a Pod was created for a run whose key existed, or for an outdated run.
     has_late_pod: bool,
     changes_left: u8,
     /// First violated safety property.
@@ -52,7 +52,7 @@ struct State {
 /// A step of one actor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    /// An operator or the API server goes on.
+    /// An operator or the API server takes a step.
     Step(Step),
     PodRuns,
     ChangeParameter,
@@ -65,14 +65,15 @@ struct Pipes {
     operators: Operators,
 }
 
-/// Who runs. With a change, two operators that are killed reach more states than fit into memory.
+/// Running operators. With a change, two operators that are killed reach more states than fit into
+/// memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operators {
-    /// The up-to-date operator, which is killed.
+    /// The up-to-date operator, with kills.
     One,
-    /// Both, which are not killed.
+    /// Both operators, without kills.
     TwoWithoutKills,
-    /// Both, which are killed.
+    /// Both operators, with kills.
     Two,
 }
 
@@ -127,20 +128,21 @@ impl State {
         self.violation = self.violation.or(violation);
     }
 
-    /// Returns which rule a changed object violates.
+    /// Returns the rule that a changed object violates.
     fn applied(&mut self, name: &str, is_late_creation: bool) -> Option<&'static str> {
         let object = &self.world.objects[name];
         let run = run_of(object);
         let key = self.world.objects.get(SECRET).map(|secret| secret["data"]["key"].to_string());
         let is_own = key.is_some_and(|key| self.pods.get(&key) == Some(&run));
         if name == USER {
-            // One that was paused for longer than a run may still create what does not exist.
+            // An operator that was paused for longer than a run may still create an absent object.
             let is_early = !is_own && !is_late_creation;
             return is_early.then_some("a step began without the key of its run");
         }
         if name == POD {
-            // By a leader that was paused before it sent the request, whose condition is that no such Pod
-            // exists. The Pod is of no use to it: the key exists. The next run removes it.
+            // A former leader, paused before the request, creates the Pod on the condition that no
+            // such Pod exists. The Pod is not used, because the key exists; the next run deletes
+            // the Pod.
             let key = BASE64.encode(object["metadata"]["uid"].to_string());
             self.pods.insert(json!(key).to_string(), run.clone());
             self.has_late_pod |= is_late_creation || is_own || self.made.contains_key(&run);
@@ -164,7 +166,7 @@ impl State {
         *pod = Json::new(running);
     }
 
-    /// Returns whether a Pod was starting, which runs now.
+    /// Starts a Pod; returns false if no Pod is pending.
     fn start_pod(&mut self) -> bool {
         let is_starting = self.is_pod_starting();
         if is_starting {

@@ -1,5 +1,5 @@
-//! The plan has two serial steps: a ConfigMap and a Job, and another ConfigMap. The controller of the Job lets
-//! it succeed or fail, and a user changes a parameter and cancels a run.
+//! The plan has two serial steps: a ConfigMap and a Job, and another ConfigMap. The Job succeeds or
+//! fails, and a user changes a parameter and cancels a run.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ struct State {
     world: World,
     /// Runs whose Job has succeeded.
     succeeded: BTreeSet<String>,
-    /// Runs of which a stored status has the first step as complete.
+    /// Runs whose first step is complete in a stored status.
     complete: BTreeSet<String>,
     changes_left: u8,
     cancellations_left: u8,
@@ -42,7 +42,7 @@ struct State {
 /// A step of one actor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    /// An operator or the API server goes on.
+    /// An operator or the API server takes a step.
     Step(Step),
     JobSucceeds,
     JobFails,
@@ -97,15 +97,15 @@ impl State {
         }
     }
 
-    /// Checks a change of an object. That a run is recorded which applies the same is none: a leader that was
-    /// paused may do that.
+    /// Checks a change of an object. A write that changes only the recorded run is ignored: a
+    /// paused former leader may send such a write.
     fn check(&mut self, name: &str, before: Option<&Json>) {
         let object = &self.world.objects[name];
         if before.is_some_and(|before| applied_digest(before) == applied_digest(object)) {
             return;
         }
         let run = run_of(object);
-        // A Job that succeeded in an earlier run and has not changed counts, too.
+        // An unchanged Job that succeeded in an earlier run is complete, too.
         let is_complete = self.succeeded.contains(&run) || self.has_job_succeeded();
         if name == "ConfigMap second" && !is_complete {
             self.violate(Some("a step began before the one it waits for"));
@@ -122,7 +122,7 @@ impl State {
         *job = Json::new(changed);
     }
 
-    /// Returns whether the Job was open, which succeeds now.
+    /// Lets the Job succeed; returns false if no Job is running.
     fn end_job(&mut self) -> bool {
         let is_open = self.is_job_open();
         if is_open {
@@ -140,7 +140,7 @@ impl State {
         self.world.objects.get("Job job").is_some_and(|job| job["status"]["succeeded"] == 1)
     }
 
-    /// Notes the run of a Job that succeeds: all runs that have applied it unchanged count.
+    /// Records the run of a Job that succeeds.
     fn succeed(&mut self) {
         let run = self.world.objects.get("Job job").map(|job| run_of(job));
         self.job(json!({ "succeeded": 1 }));
@@ -161,7 +161,7 @@ impl InstanceModel for Plans {
         state.violation
     }
 
-    /// Returns why an Instance does not converge once faults have ended; `None` if it does.
+    /// Returns why an Instance does not converge once faults have ended; `None` if it converges.
     fn divergence(&self, mut state: State) -> Option<&'static str> {
         if !self.settle(&mut state, State::end_job) {
             return Some("a reconcile does not end");
@@ -247,9 +247,9 @@ impl Model for Plans {
     }
 }
 
-/// Larger budgets were searched once, with the same result: 78,280 states with a change and a cancellation,
-/// 70,543 with a change and a failure, and 348,510 with a change that is reverted. The model of Toggle tasks reverts
-/// changes in every test.
+/// Larger budgets were searched once, with the same result: 78,280 states with a change and a
+/// cancellation, 70,543 with a change and a failure, and 348,510 with a change that is reverted.
+/// The model of Toggle tasks reverts changes in every test.
 #[test]
 fn plans_run_in_order_and_end() {
     let with = |changes, cancellations, failures| Plans {

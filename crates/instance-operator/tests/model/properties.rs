@@ -1,4 +1,4 @@
-//! What every model of an Instance must satisfy.
+//! Properties that every model of an Instance must satisfy.
 
 use std::hash::Hash;
 
@@ -15,11 +15,12 @@ pub(crate) trait InstanceModel: Model<State: Clone + Hash> {
     /// First safety property that a state violates.
     fn violation(state: &Self::State) -> Option<&'static str>;
 
-    /// Returns why the Instance does not converge once faults have ended; `None` if it does.
+    /// Returns why the Instance does not converge once faults have ended; `None` if it converges.
     fn divergence(&self, state: Self::State) -> Option<&'static str>;
 
-    /// The up-to-date operator reconciles alone, deletions finish, and `others` act, until nothing changes any
-    /// more; `others` returns whether they have acted. Returns whether each reconcile ends.
+    /// Lets the up-to-date operator reconcile alone, deletions finish and `others` act, until
+    /// nothing changes; `others` returns whether a change was made. Returns whether each reconcile
+    /// ends.
     fn settle(&self, state: &mut Self::State, others: impl Fn(&mut Self::State) -> bool) -> bool {
         for _ in 0..TURNS_MAX {
             let world = Self::world(state);
@@ -36,7 +37,7 @@ pub(crate) trait InstanceModel: Model<State: Clone + Hash> {
         true
     }
 
-    /// As [`Self::settle`]; returns why the last run is not complete then, `None` if it is.
+    /// Like [`Self::settle`]; returns why the last run is not complete afterwards, `None` if it is.
     fn unsettled(
         &self,
         state: &mut Self::State,
@@ -55,7 +56,7 @@ pub(crate) fn properties<M: InstanceModel>() -> Vec<Property<M>> {
         Property::always("safe", |_, state: &M::State| M::violation(state).is_none()),
         Property::always("converges", |model: &M, state: &M::State| {
             let mut rest = state.clone();
-            // Only the up-to-date operator goes on.
+            // Only the up-to-date operator continues.
             let world = M::world(&mut rest);
             world.attempts = [None, None];
             world.cache = world.instance.clone();

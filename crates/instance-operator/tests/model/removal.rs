@@ -1,6 +1,7 @@
-//! The template of one ConfigMap contains it for some values of the parameter only, so that runs prune it.
-//! Another ConfigMap is deleted by the plan `cleanup`. A user changes the parameter and deletes the
-//! Instance, and another client recreates the optional ConfigMap, as a restore from a backup does.
+//! The template of one ConfigMap contains the object only for some values of the parameter, so that
+//! runs prune it. The plan `cleanup` deletes another ConfigMap. A user changes the parameter and
+//! deletes the Instance, and another client recreates the optional ConfigMap, like a restore from a
+//! backup.
 
 use std::collections::BTreeSet;
 
@@ -40,13 +41,15 @@ struct State {
     changes_left: u8,
     deletions_left: u8,
     restores_left: u8,
-    /// Whether an operator with an outdated cache has created an object, which it had read as absent, and which
-    /// does not exist again. No precondition prevents that, and the object goes with the Instance.
+    /// True if an operator with an outdated cache has created an object that it had read as absent,
+    /// and that was deleted in the meantime. No precondition prevents such a write, and the object
+    /// is deleted with the Instance.
     has_late_creation: bool,
-    /// UIDs of objects that a stored status has in its inventory. What was applied right before an operator was
-    /// killed is in none; it stays until the Instance goes if it leaves the templates meanwhile.
+    /// UIDs of objects in the inventory of a stored status. An object applied right before an
+    /// operator was killed is not recorded; if removed from the templates, the object stays until
+    /// the Instance is deleted.
     recorded: BTreeSet<String>,
-    /// Whether another client has replaced the optional object.
+    /// True if another client has replaced the optional object.
     was_restored: bool,
     /// First violated safety property.
     violation: Option<&'static str>,
@@ -55,11 +58,11 @@ struct State {
 /// A step of one actor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    /// An operator or the API server goes on.
+    /// An operator or the API server takes a step.
     Step(Step),
     ChangeParameter,
     DeleteInstance,
-    /// Another client replaces the optional object by a copy, with all labels and annotations.
+    /// Another client replaces the optional object with a copy that has all labels and annotations.
     Restore,
 }
 
@@ -139,7 +142,7 @@ impl State {
         };
         let is_missing =
             is_missing(Finalizer::Cleanup) || name == ROLE && is_missing(Finalizer::ClusterObjects);
-        // Once it is deleted, they are removed one after the other.
+        // After the deletion of the Instance, the finalizers are removed one by one.
         if is_missing && !instance.is_deleted {
             self.violate("an object was applied before the Instance had its finalizer");
         }
@@ -160,7 +163,7 @@ impl State {
         }
     }
 
-    /// Checks what is left when the finalizer has been removed.
+    /// Checks the remaining objects when the finalizer has been removed.
     fn check_cleanup(&mut self) {
         let status = self.world.instance.status();
         let cleanup = status.plan_status.get("cleanup").map(|plan| plan.status);
@@ -183,7 +186,7 @@ impl State {
         *object = Json::new(restored);
     }
 
-    /// Returns whether another client had restored an object, which it deletes now.
+    /// Deletes the object that another client had restored; returns false without such an object.
     fn delete_restored(&mut self) -> bool {
         let is_restored = self.is_restored();
         if is_restored {
@@ -210,7 +213,7 @@ impl InstanceModel for Removals {
         state.violation
     }
 
-    /// Returns why an Instance does not converge once faults have ended; `None` if it does.
+    /// Returns why an Instance does not converge once faults have ended; `None` if it converges.
     fn divergence(&self, mut state: State) -> Option<&'static str> {
         let setup = &self.setup;
         // A step waits until the other client has deleted its object.
@@ -266,7 +269,7 @@ impl Model for Removals {
             return;
         }
         let is_outdated = state.world.cache.generation < state.world.instance.generation;
-        // One late creation is enough: it could be repeated without an end.
+        // One late creation is enough; more could follow without end.
         let is_stopped = state.has_late_creation && is_outdated;
         let steps = state.world.steps().into_iter();
         events
@@ -311,7 +314,7 @@ impl Model for Removals {
     }
 }
 
-/// What users and other clients may do.
+/// Actions that users and other clients may take.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
     changes: u8,

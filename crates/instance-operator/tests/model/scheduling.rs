@@ -1,5 +1,6 @@
-//! Every plan waits for one gate, which opens and closes. A user changes a parameter without trigger and one
-//! that triggers the plan `backup`, requests this plan, cancels runs, and upgrades to another OperatorVersion.
+//! Every plan waits for one gate, which opens and closes. A user changes a parameter without a
+//! trigger and a parameter that triggers the plan `backup`, requests this plan, cancels runs, and
+//! upgrades to another OperatorVersion.
 
 use podops_api::kudo::{InstanceStatus, PlanStatus};
 use podops_model_support::{assert_holds, assert_violated};
@@ -23,13 +24,13 @@ const GATE: &str = "ConfigMap gate";
 struct State {
     world: World,
     left: Budget,
-    /// Last run of `backup` when it was requested last.
+    /// Last run of `backup` at the time of the last request.
     before_request: Option<String>,
     /// First violated safety property.
     violation: Option<&'static str>,
 }
 
-/// What the user and the gate may do.
+/// Actions that the user and the gate may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Budget {
     changes: u8,
@@ -43,7 +44,7 @@ struct Budget {
 /// A step of one actor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    /// An operator or the API server goes on.
+    /// An operator or the API server takes a step.
     Step(Step),
     OpenGate,
     CloseGate,
@@ -83,12 +84,12 @@ fn package() -> Value {
     })
 }
 
-/// Identity of the last run of a plan; empty if there was none.
+/// Identity of the last run of a plan; empty without a run.
 fn uid(status: &InstanceStatus, plan: &str) -> String {
     status.plan_status.get(plan).map(|plan| plan.uid.clone()).unwrap_or_default()
 }
 
-/// Returns which rule a written status violates.
+/// Returns the rule that a written status violates.
 fn violated(before: &InstanceStatus, after: &InstanceStatus) -> Option<&'static str> {
     let running: Vec<&PlanStatus> =
         after.plan_status.values().filter(|plan| plan.status.is_running()).collect();
@@ -156,7 +157,7 @@ impl InstanceModel for Schedules {
         state.violation
     }
 
-    /// Returns why an Instance does not converge once faults have ended; `None` if it does.
+    /// Returns why an Instance does not converge once faults have ended; `None` if it converges.
     fn divergence(&self, mut state: State) -> Option<&'static str> {
         let setup = &self.setup;
         state.set_gate(true);
@@ -171,7 +172,7 @@ impl InstanceModel for Schedules {
         if !instance.requested.is_empty() {
             return Some("a request stays");
         }
-        // A change of what the plan depends on begins a requested run again.
+        // A change of the plan's input restarts a requested run.
         let is_lost = state.before_request.is_some_and(|before| before == uid(&status, "backup"));
         if is_lost {
             return Some("a request is lost");

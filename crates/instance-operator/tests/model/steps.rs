@@ -1,6 +1,6 @@
-//! Steps against a clock: attempts, time limits, what happens on failure, serial and parallel strategies. Each
-//! step waits for a gate of its own, which opens or breaks. A user pauses the Instance, requests the plan again
-//! and edits the OperatorVersion.
+//! Steps against a clock: attempts, time limits, failure policies, serial and parallel strategies.
+//! Each step waits for its own gate, which opens or breaks. A user pauses the Instance, requests
+//! the plan again and edits the OperatorVersion.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,8 @@ const OBJECTS: [PackageObject; 3] = [
 ];
 /// Time limit of steps and plans that have one, in seconds.
 const LIMIT: i64 = 10;
-/// Seconds that pass at once: an attempt is repeated after one, and limits are reached exactly.
+/// Seconds that pass at once: an attempt is retried after one second, and limits are reached
+/// exactly.
 const PASSES: [i64; 2] = [1, LIMIT];
 /// Wait between the first two attempts of a step, in seconds.
 const RETRY_AFTER: i64 = 1;
@@ -45,7 +46,7 @@ struct State {
     violation: Option<&'static str>,
 }
 
-/// What users, gates and the clock may do.
+/// Actions that users, gates and the clock may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Budget {
     breaks: u8,
@@ -58,7 +59,7 @@ struct Budget {
 /// A step of one actor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    /// An operator or the API server goes on.
+    /// An operator or the API server takes a step.
     Step(Step),
     OpenGate(&'static str),
     BreakGate(&'static str),
@@ -68,7 +69,7 @@ enum Event {
     Resume,
     Request,
     EditVersion,
-    /// An operator is restarted, and has forgotten the OperatorVersion that it knew.
+    /// An operator restarts, and no longer knows the previous OperatorVersion.
     Restart(usize),
 }
 
@@ -78,7 +79,7 @@ struct Steps {
 }
 
 impl Steps {
-    /// A model of the plan `deploy` with this content.
+    /// Returns a model of the plan `deploy` with this content.
     fn new(deploy: &Value, budget: Budget) -> Self {
         let setup =
             Setup::new(package(deploy, "self.data.is == 'open'"), &OBJECTS, Without::Nothing);
@@ -92,12 +93,12 @@ impl Steps {
         &self.setup.version.spec.plans["deploy"]
     }
 
-    /// How a step is to be done.
+    /// Spec of a step.
     fn spec(&self, phase: usize, step: usize) -> &StepSpec {
         &self.plan().phases[phase].steps[step]
     }
 
-    /// The steps of a run, and how each is to be done.
+    /// Steps of a run, with their specs.
     fn steps_of<'a>(
         &'a self,
         run: &'a PlanStatus,
@@ -107,7 +108,7 @@ impl Steps {
     }
 }
 
-/// Content of an OperatorVersion whose steps wait until the condition is true for their gates.
+/// Returns an OperatorVersion whose steps wait until the condition is true for their gates.
 fn package(deploy: &Value, until: &str) -> Value {
     let names = OBJECTS.map(|object| object.name);
     let templates = names.map(|name| (name.to_owned(), json!(gate_template(name))));
@@ -125,7 +126,7 @@ fn package(deploy: &Value, until: &str) -> Value {
     })
 }
 
-/// A step that does the task of its name.
+/// Returns a step with the task of its name.
 fn step(name: &str, fields: &Value) -> Value {
     let mut step = fields.clone();
     step["name"] = json!(name);
@@ -145,7 +146,7 @@ fn has_begun(status: ExecutionStatus) -> bool {
     !matches!(status, ExecutionStatus::NeverRun | ExecutionStatus::Pending)
 }
 
-/// Returns whether what comes next goes on after a step.
+/// Returns whether the plan continues after a step.
 fn is_passed(status: &StepStatus, spec: &StepSpec) -> bool {
     status.status == ExecutionStatus::Complete
         || status.status == ExecutionStatus::FatalError && spec.on_failure == OnFailure::Continue
@@ -155,7 +156,7 @@ fn seconds(time: Option<&Time>) -> Option<i64> {
     time.map(|time| time.0.as_second())
 }
 
-/// The step of a phase and place in an earlier status of the same run.
+/// Status of the step at a position, in an earlier status of the same run.
 fn earlier<'a>(
     before: &'a InstanceStatus,
     run: &PlanStatus,
@@ -165,7 +166,7 @@ fn earlier<'a>(
     known.phases.get(phase)?.steps.get(step)
 }
 
-/// The first time limit of what runs, in seconds.
+/// First time limit of the running plan and its steps, in seconds.
 fn limit(status: &InstanceStatus, model: &Steps) -> Option<i64> {
     let run = status.plan_status.get("deploy").filter(|run| run.status.is_running())?;
     let of_plan = seconds(run.started.as_ref()).filter(|_| !model.plan().timeout.is_empty());
@@ -198,7 +199,7 @@ impl State {
         }
     }
 
-    /// Returns which rule the run of a written status violates.
+    /// Returns the rule that the run of a written status violates.
     fn violated_by_run(
         &self,
         before: &InstanceStatus,
@@ -254,7 +255,7 @@ impl State {
         None
     }
 
-    /// Returns which rule the status of one step violates.
+    /// Returns the rule that the status of one step violates.
     fn violated_by_step(&self, step: &StepStatus, spec: &StepSpec) -> Option<&'static str> {
         let attempts = step.attempts.unwrap_or_default();
         if attempts > spec.retries + 1 {
@@ -297,7 +298,7 @@ impl State {
         }
     }
 
-    /// Returns which rule the change of a step within its run violates.
+    /// Returns the rule that the change of a step within its run violates.
     fn violated_by_change(&self, before: &StepStatus, after: &StepStatus) -> Option<&'static str> {
         if before.status.is_terminal() && before != after {
             return Some("a step that has ended was entered again");
@@ -318,7 +319,7 @@ impl State {
         (new < old || new > old + 1).then_some("attempts of a step are counted wrongly")
     }
 
-    /// Returns which rule the end of a run violates.
+    /// Returns the rule that the end of a run violates.
     fn violated_by_end(
         &self,
         before: &InstanceStatus,
@@ -345,7 +346,7 @@ impl State {
         (!has_failed && !took_too_long && !is_unknown).then_some("a run failed without a cause")
     }
 
-    /// Whether a step is held because it failed.
+    /// Returns whether a step is held because of a failure.
     fn is_held(&self, model: &Steps) -> bool {
         let status = self.world.instance.status();
         let Some(run) = status.plan_status.get("deploy") else { return false };
@@ -375,8 +376,8 @@ impl InstanceModel for Steps {
         state.violation
     }
 
-    /// Returns why a run does not end once gates open; `None` if it does. Time passes only until the reconcile
-    /// that the operator has scheduled.
+    /// Returns why a run does not end once gates open; `None` if the run ends. Time passes only
+    /// until the reconcile that the operator has scheduled.
     fn divergence(&self, mut state: State) -> Option<&'static str> {
         for _ in 0..TURNS_MAX {
             if !state.world.settle(&self.setup) {

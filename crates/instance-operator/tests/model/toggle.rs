@@ -1,5 +1,5 @@
-//! The plan has two serial steps: a Toggle task, whose ConfigMap exists while the parameter is true, and another
-//! ConfigMap. A user changes the parameter.
+//! The plan has two serial steps: a Toggle task, whose ConfigMap exists while the parameter is
+//! true, and another ConfigMap. A user changes the parameter.
 
 use instance_operator::object_write::applied_digest;
 use podops_model_support::{assert_holds, assert_violated};
@@ -24,15 +24,16 @@ const OBJECTS: [PackageObject; 2] = [
     PackageObject { api_version: "v1", kind: "ConfigMap", name: "after" },
 ];
 
-/// Number of objects that are created until a search goes no further.
+/// Number of created objects at which a search stops.
 const CREATED_MAX: u8 = 3;
 
 /// A state of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     world: World,
-    /// Whether a leader that was paused before it sent the request has created the ConfigMap of the toggle, whose
-    /// condition is that none exists. The next run with the parameter false removes it.
+    /// True if a former leader, paused before the request, has created the ConfigMap of the toggle
+    /// on the condition that no such object exists. The next run with the parameter false deletes
+    /// the object.
     has_late_creation: bool,
     changes_left: u8,
     /// First violated safety property.
@@ -42,7 +43,7 @@ struct State {
 /// A step of one actor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    /// An operator or the API server goes on.
+    /// An operator or the API server takes a step.
     Step(Step),
     ChangeParameter,
 }
@@ -88,7 +89,7 @@ impl State {
         self.violation = self.violation.or(violation);
     }
 
-    /// Returns which rule a changed object violates.
+    /// Returns the rule that a changed object violates.
     fn applied(
         &self,
         name: &str,
@@ -102,7 +103,7 @@ impl State {
         }
         let is_on = object["data"]["p"] == "1";
         let switch = self.world.objects.get(SWITCH);
-        // The toggle was done, and another operator has gone on with the next change meanwhile.
+        // The toggle was done, and another operator has already started the next change.
         let is_later = switch.is_some_and(|switch| generation_of(switch) > generation_of(object));
         (switch.is_some() != is_on && !is_later)
             .then_some("a step began before the toggle was done")
@@ -180,7 +181,7 @@ impl Model for Toggles {
     }
 }
 
-/// The second change reverts the first one. The same was searched once with four objects.
+/// The second change reverts the first. Four objects were searched once with the same result.
 #[test]
 fn an_object_exists_while_its_toggle_is_on() {
     assert_holds(Toggles::new(Without::Nothing, 2), 250_000);

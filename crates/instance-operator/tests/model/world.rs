@@ -1,4 +1,4 @@
-//! The API server and two operators, as far as one Instance concerns them.
+//! The API server and two operators, reduced to one Instance.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -25,30 +25,30 @@ use serde_json::{Value, json};
 
 use crate::hashed::{Converging, Hashed, Json, hash_of};
 
-/// Turns after which a reconcile counts as endless.
+/// Turns after which a reconcile is considered endless.
 pub(crate) const TURNS_MAX: usize = 50;
 
-/// The Instance, as the API server has it.
+/// The Instance as stored by the API server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Stored {
     /// Value of the parameter `P`.
     pub(crate) parameter: u8,
-    /// Value of the parameter `B`, whose changes trigger a plan; 0 is none.
+    /// Value of the parameter `B`, whose changes trigger a plan; 0 if not set.
     pub(crate) trigger: u8,
     pub(crate) generation: i64,
     /// Plan that a user requests.
     pub(crate) requested_plan: &'static str,
-    /// Identity of its run; empty if none is requested.
+    /// UID of the requested run; empty without a request.
     pub(crate) requested: String,
     /// Identity of the run that a user cancels.
     pub(crate) cancelled: String,
     pub(crate) is_paused: bool,
-    /// Name of its OperatorVersion: `op-1` or `op-2`.
+    /// Name of the OperatorVersion: `op-1` or `op-2`.
     pub(crate) operator_version: &'static str,
-    /// Whether it has a deletion timestamp.
+    /// True if the Instance has a deletion timestamp.
     pub(crate) is_deleted: bool,
     pub(crate) finalizers: Vec<String>,
-    /// Whether it does not exist any more.
+    /// True if the Instance no longer exists.
     pub(crate) is_gone: bool,
     status: Json,
 }
@@ -58,7 +58,7 @@ impl Stored {
         typed(&self.status)
     }
 
-    /// Whether it names the second OperatorVersion.
+    /// Returns whether the Instance names the second OperatorVersion.
     pub(crate) fn is_upgraded(&self) -> bool {
         self.operator_version == "op-2"
     }
@@ -105,39 +105,39 @@ impl Stored {
 /// Objects by kind and name.
 pub(crate) type Objects = BTreeMap<String, Json>;
 
-/// What an operator knows beside the Instance and its objects.
+/// State that an operator knows besides the Instance and its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Surroundings {
     /// Time, in seconds.
     now: i64,
-    /// Whether the OperatorVersion has another content than when the Instance was created.
+    /// True if the OperatorVersion was edited after the creation of the Instance.
     is_edited: bool,
-    /// Whether the operator still knows the content that it had before.
+    /// True if the operator still knows the previous content.
     remembers: bool,
 }
 
-/// What an operator is doing.
+/// Work in progress of an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Attempt {
-    /// The Instance that it was begun with.
+    /// The Instance at the start of the attempt.
     observed: Stored,
-    /// What it knew beside that at its last step.
+    /// Other state that was known at the last step.
     surroundings: Surroundings,
-    /// Status that is not written yet.
+    /// Pending status.
     status: Json,
-    /// Objects that were read or written: `None` if there is none.
+    /// Objects that were read or written; `None` if the object does not exist.
     known: BTreeMap<String, Option<Json>>,
-    /// Files that were read, and their content.
+    /// Files that were read, with their content.
     files: Vec<(Hashed<ReadFile>, String)>,
-    /// Writes that were planned, and not sent yet.
+    /// Planned writes that were not sent yet.
     writes: Vec<Write>,
 }
 
-/// Whether the API server accepts a write of an object, which depends on what was read of it.
+/// Result of the API server's check of a write against the version that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Precondition {
     Holds,
-    /// The object does not exist any more, as is to be.
+    /// The object of a deletion no longer exists.
     IsDone,
     Fails,
 }
@@ -163,54 +163,55 @@ pub(crate) struct World {
     pub(crate) attempts: [Option<Attempt>; 2],
     /// Time, in seconds.
     pub(crate) now: i64,
-    /// Whether the OperatorVersion has been edited.
+    /// True if the OperatorVersion was edited.
     pub(crate) is_edited: bool,
-    /// Whether each operator still knows the content that the OperatorVersion had before.
+    /// True for each operator that still knows the previous content of the OperatorVersion.
     pub(crate) remembers: [bool; 2],
     next_uid: u8,
 }
 
-/// The protection that a mutant lacks.
+/// Protection that a mutant lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Without {
     Nothing,
-    /// Objects are written whatever they have become.
+    /// Objects are written regardless of other changes since they were read.
     ObjectPreconditions,
     /// Objects that did not exist when they were read are applied although they exist.
     Creation,
     /// Objects are created although they existed when they were read.
     Existence,
-    /// The status is written whatever the Instance has become.
+    /// The status is written regardless of other changes of the Instance.
     StatusPrecondition,
-    /// Objects do not have the generation of the Instance that they were changed for.
+    /// Objects do not record the generation of the Instance for which they were changed.
     Generation,
-    /// What was applied is not recorded.
+    /// Applied objects are not recorded.
     Inventory,
-    /// Objects count as healthy once they exist.
+    /// Objects are healthy once they exist.
     Health,
-    /// The status of an Instance counts, whatever generation it is of.
+    /// The status of an Instance is used regardless of its generation.
     ChildGeneration,
     /// Jobs that have failed are kept.
     ReplacedJobs,
     /// Objects are written before the Instance has its finalizer.
     Finalizer,
-    /// Objects are gone once their deletion was requested.
+    /// Objects are deleted once the deletion is requested.
     Deletions,
-    /// Objects of the same name count as the same.
+    /// Objects of the same name are treated as the same object.
     Uids,
-    /// Cluster-scoped objects are recorded after they were applied, as all others.
+    /// Cluster-scoped objects are recorded after the apply, like all others.
     Record,
-    /// What was done for an earlier generation of the Instance counts for the next one.
+    /// Work for an earlier generation of the Instance is used for the next.
     ObservedGeneration,
-    /// What was applied counts, although another operator may be about to change it.
+    /// Digests of applied objects are kept, although another operator may be about to change the
+    /// objects.
     ForgottenContents,
     /// Runs are recorded after they have changed objects.
     RunRecord,
-    /// What Pipe tasks have made does not have the run that it was made in.
+    /// Artifacts of Pipe tasks do not record their run.
     RunOfArtifacts,
-    /// A request that was taken in is not recorded.
+    /// A scheduled request is not recorded.
     RequestRecord,
-    /// A request is removed although it has become another one.
+    /// A request is removed although another request has replaced it.
     ClearPrecondition,
 }
 
@@ -221,7 +222,7 @@ pub(crate) struct PackageObject {
     pub(crate) name: &'static str,
 }
 
-/// What the operators run.
+/// Input of the operators.
 pub(crate) struct Setup {
     pub(crate) version: Arc<Version>,
     /// The OperatorVersion after an edit.
@@ -231,13 +232,13 @@ pub(crate) struct Setup {
     /// All objects that the templates can have.
     pub(crate) objects: &'static [PackageObject],
     pub(crate) without: Without,
-    /// What operators do next, by the hash of their attempt.
+    /// Decisions of operators, by the hash of their attempt.
     decisions: Mutex<HashMap<u64, Decision>>,
     pub(crate) converging: Converging,
 }
 
 impl Setup {
-    /// An OperatorVersion with this content.
+    /// Returns a setup of an OperatorVersion with this content.
     pub(crate) fn new(spec: Value, objects: &'static [PackageObject], without: Without) -> Self {
         let version = version("v/1", spec);
         let (decisions, converging) = (Mutex::default(), Converging::default());
@@ -245,12 +246,12 @@ impl Setup {
         Self { version, edited, upgraded, objects, without, decisions, converging }
     }
 
-    /// The same with the content that the OperatorVersion has after an edit.
+    /// Adds the content of the OperatorVersion after an edit.
     pub(crate) fn edited(self, spec: Value) -> Self {
         Self { edited: Some(version("v/2", spec)), ..self }
     }
 
-    /// The same with another OperatorVersion, of this content.
+    /// Adds another OperatorVersion with this content.
     pub(crate) fn upgraded(self, spec: Value) -> Self {
         Self { upgraded: Some(version("w/1", spec)), ..self }
     }
@@ -271,14 +272,14 @@ fn version(identity: &str, spec: Value) -> Arc<Version> {
     Arc::new(Version { namespace: "ns".to_owned(), identity: identity.to_owned(), spec })
 }
 
-/// A template of a ConfigMap with this name and the parameter `P` as its data.
+/// Returns a template of a ConfigMap with this name and the parameter `P` as its data.
 pub(crate) fn config_map(name: &str) -> String {
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\ndata:\n  p: \"{{{{ .Params.P }}}}\"\n"
     )
 }
 
-/// A ConfigMap that a controller opens, breaks or closes.
+/// Returns a ConfigMap that a controller opens, breaks or closes.
 pub(crate) fn gate(name: &str, is: &str) -> Json {
     Json::new(json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "namespace": "ns", "name": name },
@@ -291,7 +292,7 @@ pub(crate) fn gate_template(name: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n")
 }
 
-/// A plan whose steps do the task of their name, one after another.
+/// Returns a plan whose steps have the task of their name, one after another.
 pub(crate) fn serial(steps: &[&str]) -> Value {
     let steps: Vec<Value> =
         steps.iter().map(|step| json!({ "name": step, "tasks": [step] })).collect();
@@ -302,34 +303,34 @@ pub(crate) fn serial(steps: &[&str]) -> Value {
 /// A step of an operator or of the API server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Step {
-    /// An operator goes on: it reads, sends one write, changes the Instance, or writes the status.
+    /// An operator advances: it reads, sends one write, changes the Instance, or writes the status.
     Advance(usize),
     /// An operator is killed.
     Kill(usize),
     /// The cache of the stale operator is updated.
     UpdateCache,
-    /// An object whose deletion was requested does not exist any more.
+    /// An object whose deletion was requested no longer exists.
     FinishDeletion(String),
 }
 
 /// A write that the API server has accepted.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    /// An object has another content; `before` is what it was. A late creation is that of an operator which
-    /// has observed an earlier generation, and read that the object does not exist.
+    /// An object has changed from `before`. A late creation is sent by an operator that has
+    /// observed an earlier generation, and has read the object as absent.
     Applied {
         name: String,
         before: Option<Json>,
         is_late_creation: bool,
     },
-    /// The deletion of an object was requested. A newer object was changed for a later generation of the Instance
-    /// than the operator has observed.
+    /// The deletion of an object was requested. A newer object was changed for a later generation
+    /// of the Instance than the operator has observed.
     Deleted {
         name: String,
         before: Json,
         is_newer: bool,
     },
-    /// The status was written; `before` was stored, and it was planned at the time `now`.
+    /// The status was written; `before` was stored, and `now` is the time of planning.
     Status {
         before: Box<InstanceStatus>,
         now: i64,
@@ -348,8 +349,8 @@ impl Attempt {
         Self { observed, surroundings, status, known, files, writes }
     }
 
-    /// The attempt that follows one that was interrupted. It continues with the status that is not written,
-    /// unless another one was stored meanwhile.
+    /// Returns the attempt after an interrupted one. The pending status is continued, unless
+    /// another status was stored in the meantime.
     fn again(self, observed: Stored, without: Without) -> Self {
         let is_stored = observed.status == self.observed.status;
         let generation = observed.generation;
@@ -364,7 +365,7 @@ impl Attempt {
         Self { status: untyped(&continued), ..next }
     }
 
-    /// Records a write that is done.
+    /// Records a completed write.
     fn record(&mut self, write: &ObjectWrite, response: Option<Json>, without: Without) {
         if without != Without::Inventory {
             let mut status = typed(&self.status);
@@ -462,12 +463,13 @@ impl Attempt {
     }
 }
 
-/// The entry of an object that is to be applied, if there is none.
+/// Returns an inventory entry for an object to be applied; `None` if the status has one.
 fn recorded(id: &ObjectId, status: &InstanceStatus) -> Option<InventoryEntry> {
     entry(&status.inventory, id).is_none().then(|| entry_of(id))
 }
 
-/// What an operator without a protection sees of an object.
+/// Returns the object as an operator without this protection observes it; `None` if the object
+/// appears absent.
 fn seen(object: &Value, observed: &Observed, without: Without) -> Option<Value> {
     let mut live = object.clone();
     if without == Without::Generation {
@@ -495,7 +497,7 @@ fn seen(object: &Value, observed: &Observed, without: Without) -> Option<Value> 
     (without != Without::Deletions || !is_deleted).then_some(live)
 }
 
-/// What an operator does next, and the status that it has planned.
+/// Next action of an operator, and the planned status.
 #[derive(Clone)]
 struct Decision {
     status: Json,
@@ -503,7 +505,7 @@ struct Decision {
     requeue_after: Option<Duration>,
 }
 
-/// What an operator does next.
+/// Next action of an operator.
 #[derive(Clone)]
 enum Next {
     Read(BTreeSet<ObjectId>),
@@ -514,7 +516,7 @@ enum Next {
     Nothing,
 }
 
-/// Decides what an operator does next, which keeps the status that it has planned.
+/// Decides the next action of an operator, whose attempt keeps the planned status.
 fn next(attempt: &mut Attempt, setup: &Setup) -> Next {
     if attempt.observed.is_gone {
         return Next::Nothing;
@@ -554,7 +556,7 @@ fn next_of(plan: Plan, is_status_changed: bool) -> Next {
 }
 
 impl World {
-    /// A new Instance.
+    /// Returns a world with a new Instance.
     pub(crate) fn new() -> Self {
         let instance = Stored {
             parameter: 0,
@@ -582,7 +584,7 @@ impl World {
         }
     }
 
-    /// Steps that are possible.
+    /// Returns the possible steps.
     pub(crate) fn steps(&self) -> Vec<Step> {
         let mut steps = vec![Step::Advance(0), Step::Advance(1)];
         if self.cache != self.instance {
@@ -594,7 +596,8 @@ impl World {
         steps
     }
 
-    /// Returns why a settled Instance has not ended its runs, or not completed the last one.
+    /// Returns why a settled Instance has not ended its runs, or not completed the last run; `None`
+    /// if complete.
     pub(crate) fn incomplete(&self) -> Option<&'static str> {
         if self.instance.is_running() {
             return Some("a run does not end");
@@ -605,7 +608,7 @@ impl World {
         is_lost.then_some("a run is lost")
     }
 
-    /// Takes a step; returns what an operator has changed.
+    /// Takes a step; returns the operator's change.
     pub(crate) fn take(&mut self, step: &Step, setup: &Setup) -> Option<Change> {
         match step {
             Step::Advance(operator) => return self.advance(*operator, setup),
@@ -616,7 +619,7 @@ impl World {
         None
     }
 
-    /// An operator does one thing; what it knew is lost if it was wrong. Returns what it has changed.
+    /// Advances an operator; an attempt with outdated state starts again. Returns the change.
     fn advance(&mut self, operator: usize, setup: &Setup) -> Option<Change> {
         let observed = if operator == 0 { &self.instance } else { &self.cache };
         let observed = observed.clone();
@@ -666,8 +669,8 @@ impl World {
         }
     }
 
-    /// Reads files of Pods, whose content is the UID of the Pod: each makes another one. Returns whether the
-    /// Pods are those that are meant, and run.
+    /// Reads files of Pods. The content is the UID of the Pod, so each Pod has other files. Returns
+    /// whether all Pods have the expected UIDs and run.
     fn read_files(&self, attempt: &mut Attempt, files: &BTreeSet<ReadFile>) -> bool {
         for file in files {
             let pod = self.objects.get(&key(&file.pod));
@@ -680,7 +683,8 @@ impl World {
         true
     }
 
-    /// Time until the up-to-date operator reconciles a settled Instance again; `None` if it does not.
+    /// Time until the up-to-date operator reconciles a settled Instance again; `None` without a
+    /// requeue.
     pub(crate) fn requeue_after(&self, setup: &Setup) -> Option<Duration> {
         let mut attempt = Attempt::new(self.instance.clone(), self.surroundings(0));
         loop {
@@ -701,7 +705,7 @@ impl World {
         }
     }
 
-    /// Changes the Instance if it is as it was observed.
+    /// Changes the Instance if it has not changed since it was observed.
     fn change_instance(&mut self, attempt: &Attempt, change: &InstanceChange) -> Option<Change> {
         if attempt.observed != self.instance {
             return None;
@@ -732,8 +736,8 @@ impl World {
         Some(Change::Status { before: Box::new(before), now: attempt.surroundings.now })
     }
 
-    /// Whether the API server accepts a write: each has UID and resourceVersion of what was read, or the
-    /// condition that nothing exists.
+    /// Returns whether the API server accepts a write. Each write requires the UID and
+    /// resourceVersion that were read, or the absence of the object.
     fn precondition(
         &self,
         attempt: &Attempt,
@@ -812,8 +816,8 @@ impl World {
         Json::new(stored)
     }
 
-    /// Number of objects that were created. An operator with an outdated cache can create an object again as often as
-    /// the other one deletes it, so a search is limited to a number.
+    /// Number of created objects. An operator with an outdated cache can recreate an object
+    /// whenever the up-to-date operator deletes it, so the number limits a search.
     pub(crate) fn created(&self) -> u8 {
         self.next_uid
     }
@@ -824,7 +828,7 @@ impl World {
         self.objects.iter().filter(move |(_, object)| deleted(object)).map(|(name, _)| name)
     }
 
-    /// The up-to-date operator reconciles alone until nothing changes any more; returns whether each
+    /// Lets the up-to-date operator reconcile alone until nothing changes; returns whether each
     /// reconcile ends.
     pub(crate) fn settle(&mut self, setup: &Setup) -> bool {
         self.attempts = [None, None];
@@ -847,7 +851,7 @@ impl World {
     }
 }
 
-/// The generation of the Instance that an object was changed for; 0 if it does not have one.
+/// Generation of the Instance for which an object was changed; 0 if not recorded.
 pub(crate) fn generation_of(object: &Value) -> i64 {
     let uid_and_generation = object["metadata"]["annotations"][GENERATION].as_str();
     let generation =
@@ -855,20 +859,20 @@ pub(crate) fn generation_of(object: &Value) -> i64 {
     generation.and_then(|generation| generation.parse().ok()).unwrap_or_default()
 }
 
-/// The run that has applied an object.
+/// Run that has applied an object.
 pub(crate) fn run_of(object: &Value) -> String {
     let uid = &object["metadata"]["annotations"]["kudo.dev/last-plan-execution-uid"];
     uid.as_str().unwrap_or_default().to_owned()
 }
 
-/// The run of `deploy`, once its first step is complete.
+/// Run of `deploy`, once its first step is complete.
 pub(crate) fn run_past_first_step(status: &InstanceStatus) -> Option<String> {
     let deploy = status.plan_status.get("deploy")?;
     let step = deploy.phases.first()?.steps.first()?;
     (step.status == ExecutionStatus::Complete).then(|| deploy.uid.clone())
 }
 
-/// Returns which rule about runs a written status violates.
+/// Returns the rule about runs that a written status violates.
 pub(crate) fn violated_by_status(
     before: &InstanceStatus,
     after: &InstanceStatus,

@@ -32,15 +32,15 @@ use crate::{
     output::print,
 };
 
-/// Number of Instances that may contain one another in a preview.
+/// Maximum nesting of Instances in a preview.
 const DEPTH_MAX: usize = 10;
 
-/// Shows what a change of an Instance would do.
+/// Prints a preview of a change of an Instance.
 ///
 /// # Errors
 ///
-/// [`Failure::Differences`] if an object would change; others if the change would be invalid, or something
-/// cannot be read.
+/// [`Failure::Differences`] if an object would change; another error if the change is invalid, or a
+/// read fails.
 pub(crate) async fn diff(
     connection: &Connection,
     cluster: &Cluster,
@@ -68,15 +68,16 @@ pub(crate) async fn diff(
     if has_effect { Err(Failure::Differences.into()) } else { Ok(()) }
 }
 
-/// What a command changes.
+/// Instance to preview, and its OperatorVersion.
 struct Changed {
     instance: Instance,
     version: OperatorVersion,
-    /// OperatorVersions of the package that it names, and of those that this one depends on.
+    /// OperatorVersions of the named package and its dependencies.
     resolved: Vec<OperatorVersion>,
 }
 
-/// Returns the Instance, of the package that the command names, if it does, and its OperatorVersion.
+/// Returns the Instance and its OperatorVersion; a named package becomes the package of the
+/// Instance.
 async fn changed(
     connection: &Connection,
     cluster: &Cluster,
@@ -94,7 +95,7 @@ async fn changed(
     for package in &packages {
         let mut version = convert::operator_version(package)?;
         version.metadata.namespace = Some(cluster.namespace.clone());
-        // With the same content, it is the one that exists.
+        // An existing OperatorVersion with the same content is used as it is.
         let installed = cluster.versions().get_opt(&version.name_any()).await?;
         resolved.push(installed.filter(|known| known.spec == version.spec).unwrap_or(version));
     }
@@ -105,7 +106,7 @@ async fn changed(
     Ok(Changed { instance, version, resolved })
 }
 
-/// An Instance that does not exist yet.
+/// Returns an Instance that does not exist yet.
 fn new_instance(name: &str, namespace: &str) -> Instance {
     let mut instance = Instance::new(name, InstanceSpec::default());
     instance.metadata.namespace = Some(namespace.to_owned());
@@ -124,11 +125,12 @@ struct Previews<'a> {
 }
 
 impl Previews<'_> {
-    /// Returns what an Instance would do, and after it its children, down to [`DEPTH_MAX`].
+    /// Returns the previewed runs of an Instance, then those of its children, down to
+    /// [`DEPTH_MAX`].
     ///
     /// # Errors
     ///
-    /// If something cannot be read.
+    /// If a read fails.
     async fn runs(
         &mut self,
         observed: Observed,
@@ -150,8 +152,8 @@ impl Previews<'_> {
         Ok(preview.into_runs())
     }
 
-    /// Returns the client of the ServiceAccount that writes the objects of an Instance, if the user may impersonate it,
-    /// and that of the user otherwise.
+    /// Returns a client that impersonates the ServiceAccount of an Instance, or the user's client
+    /// if there is no ServiceAccount or the user may not impersonate it.
     async fn writer_of(&self, observed: &Observed) -> anyhow::Result<Client> {
         let own = self.cluster.client.clone();
         let account = observed.spec.service_account_name.as_str();
@@ -160,7 +162,7 @@ impl Previews<'_> {
         }
         let client = Box::pin(self.cluster.client_as(account)).await?;
         Ok(client.unwrap_or_else(|| {
-            // Without standard error, the difference is still printed.
+            // The preview is printed even if stderr is closed.
             let _ = writeln!(
                 io::stderr(),
                 "warning: you may not impersonate ServiceAccount {}/{account}, which writes the objects: what is \
@@ -192,7 +194,7 @@ fn key_of(version: &OperatorVersion) -> String {
     format!("{}/{}", version.namespace().unwrap_or_default(), version.name_any())
 }
 
-/// Reads and tries what a preview needs, until it is complete.
+/// Reads objects and tries writes until a preview is complete.
 async fn complete(preview: &mut Preview, live: &mut Live) -> anyhow::Result<()> {
     loop {
         match preview.turn() {
@@ -216,7 +218,7 @@ async fn complete(preview: &mut Preview, live: &mut Live) -> anyhow::Result<()> 
                         }
                         ObjectWrite::Apply { object, .. } => live.try_apply(object).await?,
                         ObjectWrite::Delete { .. } => live.try_delete(&write.id()).await?,
-                        // Who may not scale it may not delete it either, as a rule.
+                        // Not tried: a user who may delete the object may usually scale it too.
                         ObjectWrite::ScaleToZero { .. } => Ok(None),
                     };
                     preview.tried(&write, result);

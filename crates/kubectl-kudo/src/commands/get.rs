@@ -11,14 +11,14 @@ use serde_json::Value;
 
 use crate::{cluster::Cluster, output::print};
 
-/// What is installed in a namespace.
+/// Installed objects of a namespace.
 struct Installed {
     operators: Vec<Operator>,
     versions: Vec<OperatorVersion>,
     instances: Vec<Instance>,
 }
 
-/// Lists what is installed.
+/// Lists the installed objects.
 ///
 /// # Errors
 ///
@@ -76,7 +76,8 @@ impl Installed {
         Node::new(".").with(operators.chain(versions).chain(instances).map(Node::new))
     }
 
-    /// Operators with their versions, and these with their Instances.
+    /// Returns the Operators with their OperatorVersions, and each OperatorVersion with its
+    /// Instances.
     fn tree(&self) -> Node {
         Node::new(".").with(self.operators.iter().map(|operator| {
             let name = operator.name_any();

@@ -1,4 +1,4 @@
-//! `init`, and its undoing.
+//! `init` and `init --uninstall`.
 
 use std::{
     collections::BTreeSet,
@@ -33,9 +33,9 @@ use crate::{
     output::{print, print_line},
 };
 
-/// Image of instance-operator, in a release.
+/// Image of instance-operator; `None` if this build is not a release.
 const IMAGE: Option<&str> = option_env!("PODOPS_INSTANCE_OPERATOR_IMAGE");
-/// Label of everything that KUDO installs.
+/// Label of the objects that KUDO installs.
 const OF_KUDO: (&str, &str) = ("app", "kudo-manager");
 
 /// Installs instance-operator, or removes it.
@@ -48,7 +48,7 @@ pub(crate) async fn init(mut connection: Connection, init: Init) -> anyhow::Resu
     if init.wait.wait_time.is_some() && !init.wait.wait {
         return Err(Failure::Usage("--wait-timeout needs --wait".to_owned()).into());
     }
-    // The kinds of KUDO are what is installed.
+    // This command installs the kinds of KUDO.
     connection.validate_install = false;
     if init.uninstall {
         return uninstall(&Cluster::connect(&connection).await?, init.dry_run).await;
@@ -85,7 +85,7 @@ pub(crate) async fn init(mut connection: Connection, init: Init) -> anyhow::Resu
     Ok(())
 }
 
-/// What is installed, in order.
+/// Returns the parts to install, in order.
 fn parts(init: &Init) -> anyhow::Result<Vec<Part>> {
     let mut parts = vec![manifests::definitions()?];
     if !init.scope.crd_only {
@@ -98,7 +98,7 @@ fn parts(init: &Init) -> anyhow::Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// Reports progress, which is no part of an output in a format.
+/// Reports progress on stdout, or on stderr if stdout has YAML or JSON.
 fn report(format: Format, line: &str) -> anyhow::Result<()> {
     if format == Format::Text {
         return print_line(line);
@@ -106,13 +106,14 @@ fn report(format: Format, line: &str) -> anyhow::Result<()> {
     Ok(writeln!(io::stderr(), "{line}")?)
 }
 
-/// Removes the manager of KUDO, in whatever namespace it is, and its webhook; the kinds and objects stay.
-/// Returns what was removed.
+/// Removes KUDO's managers from all namespaces, and KUDO's webhook; CustomResourceDefinitions and
+/// their objects are kept. Returns the removed objects.
 async fn remove_kudo(cluster: &Cluster, live: &mut Live) -> anyhow::Result<Vec<ObjectId>> {
     let mut removed = Vec::new();
     for id in manifests::of_kudo(&namespaces_of_kudo(cluster).await?) {
         let Some(object) = live.read(&id).await? else { continue };
-        // Others may use the names in a namespace; the names of the rest are KUDO's.
+        // Namespaced objects of other programs may have the same name; the cluster-scoped names are
+        // specific to KUDO.
         if !id.namespace.is_empty() && label(&object, OF_KUDO.0) != Some(OF_KUDO.1) {
             continue;
         }
@@ -122,7 +123,7 @@ async fn remove_kudo(cluster: &Cluster, live: &mut Live) -> anyhow::Result<Vec<O
     Ok(removed)
 }
 
-/// Namespaces with a manager of KUDO.
+/// Returns the namespaces with a manager of KUDO.
 async fn namespaces_of_kudo(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
     let labelled = ListParams::default().labels(&format!("{}={}", OF_KUDO.0, OF_KUDO.1));
     let managers: Api<StatefulSet> = Api::all(cluster.client.clone());
@@ -147,8 +148,9 @@ async fn wait(cluster: &Cluster, format: Format, seconds: u64) -> anyhow::Result
     report(format, "✅ KUDO is ready!")
 }
 
-/// Removes what `init` installs, the operator first. Nothing that others need is removed: the definitions
-/// while there are Instances, and the namespace while another operator is in it.
+/// Removes the objects that `init` installs, the operator first. Keeps the
+/// CustomResourceDefinitions while there are Instances, and shared objects while another Podops
+/// operator is in the namespace.
 async fn uninstall(cluster: &Cluster, is_dry_run: bool) -> anyhow::Result<()> {
     let mut live = Live::new(cluster.client.clone());
     let instances = count_instances(cluster).await?;
@@ -179,7 +181,7 @@ async fn uninstall(cluster: &Cluster, is_dry_run: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns whether an object is for all operators of Podops.
+/// Returns true for objects that all Podops operators share.
 fn is_shared(id: &ObjectId) -> bool {
     let kind = id.object_type.kind.as_str();
     matches!(kind, "Namespace" | "NetworkPolicy" | "PodDisruptionBudget")
@@ -194,7 +196,7 @@ async fn count_instances(cluster: &Cluster) -> anyhow::Result<usize> {
     }
 }
 
-/// Returns whether another operator of Podops is in the namespace.
+/// Returns true if another Podops operator is in the namespace.
 async fn has_neighbours(cluster: &Cluster) -> anyhow::Result<bool> {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE_NAME);
     let of_podops = ListParams::default().labels(&format!("{}={}", PART_OF.0, PART_OF.1));

@@ -38,8 +38,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// If the package cannot be installed, or the API server rejects an object. Everything that can be
-/// checked is checked before the first write.
+/// If the package cannot be installed, or the API server rejects an object. All checks precede the
+/// first write.
 pub(crate) async fn install(connection: &Connection, install: Install) -> anyhow::Result<()> {
     let argument = install.package.named("install")?;
     let cluster = Cluster::connect(connection).await?;
@@ -71,7 +71,8 @@ pub(crate) async fn install(connection: &Connection, install: Install) -> anyhow
     create(&cluster, instance, install.package.wait).await
 }
 
-/// Checks that the server is not older than packages require; patch versions do not count.
+/// Checks that the Kubernetes version is not lower than packages require; patch versions are
+/// ignored.
 async fn check_server(cluster: &Cluster, packages: &[Package]) -> anyhow::Result<()> {
     let server = cluster.client.apiserver_version().await.context("cannot reach the cluster")?;
     let server = server.git_version;
@@ -94,8 +95,8 @@ fn instance_name(install: &Install, operator: &str) -> String {
     given.unwrap_or_else(|| format!("{operator}-instance"))
 }
 
-/// Returns the namespace to create for an Instance: that of the package's manifest, if it has one, rendered
-/// with the values and defaults of its parameters.
+/// Returns the Namespace to create, from the package's namespace manifest if there is one, rendered
+/// with the values and defaults of parameters.
 fn namespace(
     cluster: &Cluster,
     package: &Package,
@@ -138,7 +139,7 @@ async fn create_namespace(cluster: &Cluster, namespace: &Namespace) -> anyhow::R
     print_line(&format!("namespace {} created", cluster.namespace))
 }
 
-/// Returns the highest OperatorVersion in the cluster that is as requested.
+/// Returns the highest OperatorVersion in the cluster that matches the request.
 async fn in_cluster(
     cluster: &Cluster,
     operator: &str,
@@ -163,7 +164,7 @@ async fn in_cluster(
         .with_context(|| format!("no operatorversion of {operator} in namespace {namespace}"))
 }
 
-/// Returns the Instance of an OperatorVersion, which is valid and does not exist; `None` if none is wanted.
+/// Returns a valid new Instance of an OperatorVersion; `None` with `--skip-instance`.
 async fn new_instance(
     cluster: &Cluster,
     version: &OperatorVersion,

@@ -1,4 +1,4 @@
-//! `package`: without a cluster.
+//! `package`, which needs no cluster.
 
 use std::{env, fs, path::Path};
 
@@ -22,7 +22,7 @@ use crate::{
     output::{print, print_line},
 };
 
-/// Width of a cell of text.
+/// Maximum width of a wrapped cell.
 const WIDTH: usize = 35;
 
 /// Runs a command about packages.
@@ -109,7 +109,7 @@ fn list_parts(connection: &Connection, list: ListCommand) -> anyhow::Result<()> 
             let mut parameters = version.spec.parameters;
             parameters.sort_by(|left, right| left.name.cmp(&right.name));
             if required {
-                // K19: KUDO never lists any.
+                // K19: KUDO's list is always empty.
                 parameters.retain(|found| found.required == Some(true) && found.default.is_none());
                 if parameters.is_empty() {
                     return print_line("no required parameters without default values found");
@@ -175,7 +175,7 @@ fn parameter_table(parameters: &[Parameter], descriptions: bool) -> Table {
     table
 }
 
-/// Templates of a task.
+/// Returns the template files of a task.
 fn resources(task: &Task) -> String {
     let spec = &task.spec;
     if spec.pod.is_empty() { format!("[{}]", spec.resources.join(" ")) } else { spec.pod.clone() }

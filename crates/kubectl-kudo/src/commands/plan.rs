@@ -18,7 +18,7 @@ use crate::{
     output::{print, print_line},
 };
 
-/// Names of Instance and namespace, as titles have them.
+/// Returns a title with the names of the Instance and namespace.
 fn title(cluster: &Cluster, instance: &Instance, what: &str) -> String {
     format!("{what} {:?} in namespace {:?}:\n", instance.name_any(), cluster.namespace)
 }
@@ -31,11 +31,11 @@ fn status_text(cluster: &Cluster, instance: &Instance, version: &OperatorVersion
     format!("{}{tree}\n", title(cluster, instance, "Plan(s) for"))
 }
 
-/// Shows the plans of an Instance.
+/// Prints the status of the plans of an Instance.
 ///
 /// # Errors
 ///
-/// If the Instance or its OperatorVersion does not exist, or while waiting a plan fails.
+/// If the Instance or its OperatorVersion does not exist, or a plan fails during the wait.
 pub(crate) async fn status(
     cluster: &Cluster,
     instance: &InstanceName,
@@ -66,7 +66,7 @@ pub(crate) async fn status(
     .await
 }
 
-/// Shows the runs of an Instance's plans.
+/// Prints the runs of an Instance's plans.
 ///
 /// # Errors
 ///
@@ -83,7 +83,7 @@ pub(crate) async fn history(cluster: &Cluster, instance: &InstanceName) -> anyho
 ///
 /// # Errors
 ///
-/// If the plan does not exist, or fails while the command waits.
+/// If the plan does not exist, or fails during the wait.
 pub(crate) async fn trigger(
     cluster: &Cluster,
     instance: &InstanceName,
@@ -112,11 +112,11 @@ pub(crate) async fn trigger(
     Ok(())
 }
 
-/// Waits for an Instance.
+/// Waits until an Instance has the requested state.
 ///
 /// # Errors
 ///
-/// If a plan fails, or the time passes.
+/// If a plan fails, or the timeout expires.
 pub(crate) async fn wait(
     cluster: &Cluster,
     instance: &InstanceName,
@@ -140,7 +140,7 @@ pub(crate) async fn wait(
 ///
 /// # Errors
 ///
-/// If it does not exist, or the API server rejects the change.
+/// If the Instance does not exist, or the API server rejects the change.
 pub(crate) async fn pause(
     cluster: &Cluster,
     instance: &InstanceName,
@@ -152,11 +152,11 @@ pub(crate) async fn pause(
     print_line(&format!("instance {}/{name} {done}", cluster.namespace))
 }
 
-/// Ends the plan that runs.
+/// Cancels the running plan.
 ///
 /// # Errors
 ///
-/// If none runs, or the API server rejects the change.
+/// If no plan is running, or the API server rejects the change.
 pub(crate) async fn cancel(cluster: &Cluster, instance: &InstanceName) -> anyhow::Result<()> {
     let instance = cluster.instance(instance).await?;
     let (namespace, name) = (&cluster.namespace, instance.name_any());

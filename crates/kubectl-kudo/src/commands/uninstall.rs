@@ -14,7 +14,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// If it does not exist, or the API server rejects the deletion.
+/// If the Instance does not exist, or the API server rejects the deletion.
 pub(crate) async fn uninstall(
     cluster: &Cluster,
     instance: &InstanceName,

@@ -22,7 +22,7 @@ use crate::{cluster::Cluster, find::Finder, output::print_line};
 ///
 /// # Errors
 ///
-/// If the version is not higher, the Instance would be invalid, or the API server rejects an object.
+/// If the version is not higher, the Instance is invalid, or the API server rejects an object.
 pub(crate) async fn upgrade(connection: &Connection, upgrade: PackageArgs) -> anyhow::Result<()> {
     let argument = upgrade.named("upgrade")?;
     let message = "please use --instance and specify instance name. It cannot be empty";
@@ -59,8 +59,7 @@ pub(crate) async fn upgrade(connection: &Connection, upgrade: PackageArgs) -> an
     wait_until_ready(&cluster, &updated, before, upgrade.wait).await
 }
 
-/// Checks that a version is higher: that of the operator, or of the application with the same operator
-/// (K8).
+/// Checks that the operator version is higher, or the same with a higher application version (K8).
 fn check_order(operator: [&String; 2], app: [&String; 2]) -> anyhow::Result<()> {
     let [old, new] = operator;
     let order = compare_versions(new, old).then(compare_versions(app[1], app[0]));
@@ -76,7 +75,7 @@ fn check_order(operator: [&String; 2], app: [&String; 2]) -> anyhow::Result<()> 
 mod tests {
     use super::*;
 
-    /// K8: for KUDO, only the version of the operator counts.
+    /// K8: KUDO compares only the operator version.
     #[test]
     fn another_version_of_the_application_is_higher() {
         let is_higher = |operator: [&str; 2], app: [&str; 2]| {

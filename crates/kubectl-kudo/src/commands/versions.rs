@@ -14,17 +14,17 @@ use crate::{
     output::print_line,
 };
 
-/// What becomes of an OperatorVersion.
+/// Planned change of an OperatorVersion.
 pub(super) enum Change {
-    /// It is created.
+    /// The OperatorVersion does not exist.
     Create,
-    /// Its content is replaced.
+    /// The content differs, and is replaced.
     Replace,
-    /// It has this content already.
+    /// The OperatorVersion has this content already.
     Keep,
 }
 
-/// Operator and OperatorVersion of a package, and what is to be done.
+/// Package with its OperatorVersion and the planned change.
 pub(super) struct Planned {
     package: Package,
     version: OperatorVersion,
@@ -32,13 +32,13 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    /// Returns the OperatorVersion as it will be.
+    /// Returns the OperatorVersion after the change.
     pub(super) const fn version(&self) -> &OperatorVersion {
         &self.version
     }
 }
 
-/// Decides what is to be done for packages, and writes nothing.
+/// Plans the changes for packages, and writes nothing.
 ///
 /// # Errors
 ///
@@ -55,12 +55,13 @@ pub(super) async fn plan_all(
     Ok(planned)
 }
 
-/// Decides what is to be done for a package, and writes nothing. The API server checks the OperatorVersion.
+/// Plans the change for a package, and writes nothing. The API server validates the
+/// OperatorVersion.
 ///
 /// # Errors
 ///
-/// If there is an OperatorVersion of this name with another content (K46), unless it is to be replaced, or
-/// if the API server would reject it.
+/// If an OperatorVersion of this name has different content (K46) and must not be replaced, or if
+/// the API server would reject the OperatorVersion.
 async fn plan(cluster: &Cluster, package: Package, replace: bool) -> anyhow::Result<Planned> {
     let mut version = convert::operator_version(&package)?;
     version.metadata.namespace = Some(cluster.namespace.clone());
@@ -77,18 +78,19 @@ async fn plan(cluster: &Cluster, package: Package, replace: bool) -> anyhow::Res
     };
     let planned = Planned { package, version, change };
     match write_version(cluster, &planned, true).await {
-        // The namespace is to be created.
+        // The namespace has not been created yet.
         Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {}
         checked => checked.with_context(|| format!("operatorversion {name} is invalid"))?,
     }
     Ok(planned)
 }
 
-/// Creates or replaces an OperatorVersion, or lets the API server check that it could.
+/// Creates or replaces an OperatorVersion; with `dry_run`, the API server only validates the
+/// request.
 ///
 /// # Errors
 ///
-/// If the API server rejects it.
+/// If the API server rejects the OperatorVersion.
 async fn write_version(
     cluster: &Cluster,
     planned: &Planned,
@@ -113,11 +115,11 @@ async fn write_version(
     Ok(())
 }
 
-/// Creates the Operator if there is none, and creates or replaces the OperatorVersion.
+/// Creates the Operator if it does not exist, and creates or replaces the OperatorVersion.
 ///
 /// # Errors
 ///
-/// If the API server rejects one.
+/// If the API server rejects an object.
 pub(super) async fn write(cluster: &Cluster, planned: &Planned) -> anyhow::Result<()> {
     let create = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     let operator = convert::operator(&planned.package);

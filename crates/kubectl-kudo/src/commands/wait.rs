@@ -15,21 +15,22 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{cluster::Cluster, output::print_line};
 
-/// What a command waits for.
+/// State that a command waits for.
 pub(super) enum Until<'a> {
     /// The plans that became due after this baseline have run.
     Complete(&'a Baseline),
-    /// The same, and the condition Ready is True.
+    /// As `Complete`, and the condition Ready is True.
     Ready(&'a Baseline),
     /// The Instance does not exist.
     Deleted,
 }
 
-/// Waits; calls `show` with each state of the Instance. A time of 0 has no limit.
+/// Waits, and calls `show` with each observed state of the Instance. `seconds` of 0 means no
+/// timeout.
 ///
 /// # Errors
 ///
-/// If a plan fails, the time has passed, or the Instance is deleted unexpectedly.
+/// If a plan fails, the timeout expires, or the Instance is deleted unexpectedly.
 pub(super) async fn wait(
     cluster: &Cluster,
     name: &str,
@@ -77,8 +78,8 @@ pub(super) async fn wait(
     }
 }
 
-/// Waits until the plans have run that are due for a changed Instance, if a command is to wait, and reports
-/// that it is ready.
+/// With `--wait`, waits until the plans due for a changed Instance have run, and reports that the
+/// Instance is ready.
 ///
 /// # Errors
 ///
@@ -97,7 +98,7 @@ pub(super) async fn wait_until_ready(
     print_line(&format!("instance {}/{name} ready", cluster.namespace))
 }
 
-/// Why an Instance is not ready; `None` if it is.
+/// Returns the reason that an Instance is not ready; `None` if the condition Ready is True.
 fn unreadiness(instance: &Instance) -> Option<String> {
     let conditions = instance.status.iter().flat_map(|status| &status.conditions);
     let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");

@@ -1,4 +1,4 @@
-//! The runs of an Instance's plans.
+//! History of the plans of an Instance.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,11 @@ use podops_api::kudo::{ExecutionStatus, Instance, OperatorVersionSpec, PlanRun};
 
 use crate::text::Node;
 
-/// Returns the plans of an Instance, each with its runs that are known, the last one first.
+/// Returns the plans of an Instance, each with its known runs, latest first.
 #[must_use]
 pub fn history(instance: &Instance, version: &OperatorVersionSpec) -> Node {
     let status = instance.status.clone().unwrap_or_default();
-    // A plan may have left the OperatorVersion after it ran.
+    // The OperatorVersion may no longer have a plan of the history.
     let names: BTreeSet<&String> =
         version.plans.keys().chain(status.history.iter().map(|run| &run.plan)).collect();
     let plans = names.into_iter().map(|name| {
@@ -39,7 +39,7 @@ pub fn history(instance: &Instance, version: &OperatorVersionSpec) -> Node {
     Node::new(".").with(plans)
 }
 
-/// One run: when, how it ended, how long it took, and why it ran.
+/// Returns the start, status, duration and reason of a run.
 fn run(run: &PlanRun) -> Node {
     let time = |time: &Option<_>| {
         time.as_ref().map(|time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0)

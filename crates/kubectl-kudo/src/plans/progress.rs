@@ -1,4 +1,4 @@
-//! Whether the plans that are due have run.
+//! Progress of the plans that are due.
 
 use std::collections::BTreeSet;
 
@@ -9,37 +9,37 @@ use instance_operator::{
 };
 use podops_api::kudo::{ExecutionStatus, Instance, InstanceStatus, PlanRun, StepStatus};
 
-/// What is known of an Instance before it is changed.
+/// State of an Instance before a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baseline {
-    /// Identity of the last run that had ended.
+    /// UID of the last run that had ended.
     pub last_run: Option<String>,
-    /// Generation that the change has made.
+    /// Generation after the change.
     pub generation: i64,
 }
 
-/// How far the plans of an Instance are.
+/// Progress of the plans of an Instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Plans run or are due.
+    /// A plan is running or due, or the Instance has not been observed yet.
     Waiting(String),
-    /// Those that were due have run; the last run of none has failed.
+    /// The due plans have run, and no plan failed in its last run.
     Complete,
-    /// The last run of a plan has failed.
+    /// A plan failed in its last run.
     Failed(String),
-    /// The spec is invalid, and no plan runs.
+    /// The spec is invalid, and no plan is running.
     Invalid(String),
 }
 
 impl Baseline {
-    /// Returns the baseline of a change that led to this Instance.
+    /// Returns the baseline of the change that resulted in this Instance.
     #[must_use]
     pub fn for_change(self, changed: &Instance) -> Self {
         Self { generation: changed.metadata.generation.unwrap_or_default(), ..self }
     }
 
-    /// Returns the baseline of waiting for an Instance as it is: its last run counts as well, if it has failed
-    /// before.
+    /// Returns the baseline for waiting without a change. Excludes the last run, so that its
+    /// failure is reported.
     #[must_use]
     pub fn before_last_run(instance: &Instance) -> Self {
         let history = instance.status.iter().flat_map(|status| &status.history);
@@ -47,7 +47,7 @@ impl Baseline {
         Self { last_run, ..Self::of(instance) }
     }
 
-    /// Returns what is known of an Instance as it is.
+    /// Returns the baseline of the current state.
     #[must_use]
     pub fn of(instance: &Instance) -> Self {
         let history = instance.status.iter().flat_map(|status| &status.history);
@@ -58,7 +58,7 @@ impl Baseline {
     }
 }
 
-/// Returns how far the plans are that became due after a baseline.
+/// Returns the progress of the plans that became due after a baseline.
 #[must_use]
 pub fn progress(instance: &Instance, before: &Baseline) -> Progress {
     let status = instance.status.clone().unwrap_or_default();
@@ -84,7 +84,7 @@ pub fn progress(instance: &Instance, before: &Baseline) -> Progress {
             && REJECTED.iter().any(|rejected| condition.reason == rejected.name)
     });
     match invalid {
-        // It may be created later.
+        // The OperatorVersion may be created later.
         Some(invalid) if invalid.reason == OPERATOR_VERSION_INVALID.name => {
             return Progress::Waiting(invalid.message.clone());
         }
@@ -94,9 +94,9 @@ pub fn progress(instance: &Instance, before: &Baseline) -> Progress {
     if !status.pending.is_empty() {
         return Progress::Waiting(format!("plan {} is due", status.pending.join(", ")));
     }
-    // Runs since the baseline, the last one first.
+    // Runs since the baseline, latest first.
     let new = status.history.iter().take_while(|run| Some(&run.uid) != before.last_run.as_ref());
-    // A run counts no more once the same plan has run again, nor a rollout that another one has replaced.
+    // Only the last run of each plan is checked, and only the last rollout.
     let mut counted = BTreeSet::new();
     let mut last = new.filter(|run| counted.insert(group(&run.plan)));
     match last.find(|run| run.status == ExecutionStatus::FatalError) {
@@ -105,12 +105,13 @@ pub fn progress(instance: &Instance, before: &Baseline) -> Progress {
     }
 }
 
-/// Plans of which only the last run counts.
+/// Returns the group of a plan: all rollouts are one group. Only the last run of a group is
+/// checked.
 fn group(plan: &str) -> &str {
     if is_rollout(plan) { DEPLOY } else { plan }
 }
 
-/// Why a run has failed.
+/// Returns the failure of a run with its causes.
 fn failure(run: &PlanRun, status: &InstanceStatus) -> String {
     let plan = status.plan_status.get(&run.plan).filter(|plan| plan.uid == run.uid);
     let steps = plan.iter().flat_map(|plan| &plan.phases).flat_map(|phase| &phase.steps);
@@ -164,7 +165,8 @@ mod tests {
         assert_eq!(failed, Progress::Failed("plan backup failed: why".to_owned()));
         let replaced = [of("upgrade", "2", "COMPLETE"), of("deploy", "1", "FATAL_ERROR")];
         assert_eq!(found(&with(json!(replaced))), Progress::Complete);
-        // K49: KUDO waits forever for a run that values set already do not need.
+        // K49: KUDO waits indefinitely for a run that is not needed, because the values are set
+        // already.
         assert_eq!(found(&with(json!([run("old", "FATAL_ERROR")]))), Progress::Complete);
     }
 

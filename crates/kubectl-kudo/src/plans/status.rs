@@ -9,7 +9,7 @@ use podops_api::kudo::{
 
 use crate::text::Node;
 
-/// Returns the plans of an Instance; `None` if none has ever run.
+/// Returns the plans of an Instance; `None` if no plan has ever run.
 #[must_use]
 pub fn status(instance: &Instance, version: &OperatorVersionSpec) -> Option<Node> {
     let status = instance.status.clone().unwrap_or_default();
@@ -34,7 +34,8 @@ pub fn status(instance: &Instance, version: &OperatorVersionSpec) -> Option<Node
     Some(Node::new(".").with([tree]))
 }
 
-/// The plan that runs, or else the one that was the last. Several may have ended in the same second.
+/// Returns the running plan, otherwise the last plan in the history: several may have ended in the
+/// same second.
 fn shown_plan(status: &InstanceStatus) -> Option<&PlanStatus> {
     let plans = &status.plan_status;
     let updated = |plan: &&PlanStatus| {
@@ -141,7 +142,7 @@ mod tests {
             └── Step validate [NOT ACTIVE]
 ";
         assert_eq!(status(&instance, &version).unwrap().to_string(), expected);
-        // K36: another plan has a phase of the same name.
+        // K36: a plan may have a phase of the same name.
         let mut other = version.clone();
         let phases = json!([{ "name": "deploy", "strategy": "parallel" }]);
         let plan = json!({ "strategy": "parallel", "phases": phases });
@@ -149,7 +150,7 @@ mod tests {
         let shown = status(&instance, &other).unwrap().to_string();
         assert!(shown.contains("Phase deploy (serial strategy) [FATAL_ERROR]"), "{shown}");
         assert!(shown.contains("Phase deploy (parallel strategy) [NOT ACTIVE]"), "{shown}");
-        // Both ended in the same second, and this one was the last.
+        // Both plans ended in the same second; `another` was the last.
         let mut several = instance.clone();
         let ended = several.status.as_mut().unwrap();
         let mut last = ended.plan_status["deploy"].clone();

@@ -1,4 +1,4 @@
-//! Differences of two versions of an object, field by field.
+//! Differences between two versions of an object, by field.
 
 use std::collections::BTreeSet;
 
@@ -6,11 +6,11 @@ use instance_operator::object::enhance::OF_RUN;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// Fields of the metadata that the API server sets.
+/// Metadata fields that the API server sets.
 const OF_SERVER: [&str; 5] =
     ["creationTimestamp", "generation", "managedFields", "resourceVersion", "uid"];
 
-/// Keys by which elements of lists are recognized, as the API server does for most lists.
+/// Keys that identify elements of lists, as for most lists in the API.
 const KEYS: [&str; 3] = ["name", "uid", "mountPath"];
 
 /// Change of one field.
@@ -18,13 +18,13 @@ const KEYS: [&str; 3] = ["name", "uid", "mountPath"];
 pub struct FieldChange {
     /// Path of the field, such as `spec.template.spec.containers[web].image`.
     pub path: String,
-    /// Value before, as JSON, or as it is if it is a text of several lines; `None` if there was none.
+    /// Value before the change, as JSON or as a multi-line text; `None` if the field is added.
     pub before: Option<String>,
-    /// Value afterwards, in the same form; `None` if there is none.
+    /// Value after the change, in the same format; `None` if the field is removed.
     pub after: Option<String>,
 }
 
-/// Returns the fields that differ, without those that differ with each write, and the status.
+/// Returns the changed fields, except the status and fields that change with each write.
 pub(super) fn changes(before: &Value, after: &Value) -> Vec<FieldChange> {
     let mut changes = Vec::new();
     compare("", Some(&comparable(before)), Some(&comparable(after)), &mut changes);
@@ -63,7 +63,7 @@ fn compare(
             (Some(old), Some(new)) => compare_lists(path, &old, &new, changes),
             _ => changes.push(change(path, before, after)),
         },
-        // Each entry of a map that is new or gone is a change, unless there is only the map.
+        // An added or removed map is reported by entry, unless the map is empty.
         (None, Some(Value::Object(after))) if !after.is_empty() => {
             compare_maps(path, &Map::new(), after, changes);
         }
@@ -100,10 +100,11 @@ fn compare_maps(
     }
 }
 
-/// Elements of a list by their names.
+/// Elements of a list by name.
 type Keyed<'a> = Vec<(&'a str, &'a Value)>;
 
-/// Returns the elements by the first key that all have, and that is unique; `None` if there is none.
+/// Returns the elements by the first key that all have and that is unique; `None` without such a
+/// key.
 fn keyed(list: &[Value]) -> Option<Keyed<'_>> {
     KEYS.iter().find_map(|key| {
         let elements: Option<Keyed<'_>> =

@@ -1,4 +1,4 @@
-//! What a preview has found.
+//! Results of a preview.
 
 use instance_operator::{
     object::object_type,
@@ -10,33 +10,34 @@ use serde_json::Value;
 
 use super::difference::{FieldChange, changes};
 
-/// Run of a plan, as it would be.
+/// Predicted run of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PreviewedRun {
     /// Child Instance, as `<namespace>/<name>`; empty for the Instance that is changed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub child: String,
-    /// Name of the plan; empty if it cannot be known.
+    /// Name of the plan; empty if unknown.
     pub plan: String,
-    /// Why it would run.
+    /// Reason for the run.
     pub reason: String,
-    /// What its steps would do, in order.
+    /// Steps, in order.
     pub steps: Vec<PreviewedStep>,
-    /// Objects that left the templates, which would be deleted at the end.
+    /// Objects that are no longer in the templates, and would be deleted at the end.
     pub pruned: Vec<ObjectChange>,
-    /// Objects that left the templates and cannot be deleted, with the reason.
+    /// Objects that are no longer in the templates and cannot be deleted, with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_pruned: Vec<String>,
-    /// Why it would fail, or cannot be known; empty if it would not.
+    /// Error with which the run would fail, or that prevents the prediction; empty without an
+    /// error.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub error: String,
-    /// Identity of the run.
+    /// UID of the run.
     #[serde(skip)]
     pub(super) uid: String,
 }
 
-/// Step of a run, as it would be.
+/// Predicted step of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PreviewedStep {
@@ -46,32 +47,32 @@ pub struct PreviewedStep {
     pub step: String,
     /// Changes of objects, in order.
     pub objects: Vec<ObjectChange>,
-    /// Objects that would be applied and not change.
+    /// Objects that would be applied without a change.
     pub unchanged: Vec<String>,
-    /// What the step would wait for.
+    /// Conditions that the step would wait for.
     pub waits: Vec<String>,
-    /// Why the step would not go on; empty if it would.
+    /// Error with which the step would stop; empty without an error.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub error: String,
 }
 
-/// What would happen to an object.
+/// Action on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Action {
-    /// It would be created.
+    /// Creates the object.
     Create,
-    /// Fields would change.
+    /// Changes fields.
     Change,
-    /// Its Pods would leave through PodOpsLifecycle, before it is deleted.
+    /// Removes the Pods through PodOpsLifecycle, before the object is deleted.
     ScaleToZero,
-    /// It would be deleted.
+    /// Deletes the object.
     Delete,
 }
 
 /// Change of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ObjectChange {
-    /// What would happen.
+    /// Action on the object.
     pub action: Action,
     /// The object, such as `ConfigMap default/a`.
     pub object: String,
@@ -79,7 +80,7 @@ pub struct ObjectChange {
     pub fields: Vec<FieldChange>,
 }
 
-/// Returns the change of an object by a write; `None` if nothing would change.
+/// Returns the change of an object by a write; `None` if no field changes.
 pub(super) fn change(
     write: &ObjectWrite,
     before: Option<&Value>,
@@ -101,7 +102,7 @@ pub(super) fn change(
     }
 }
 
-/// Hides the value of a key of a Secret.
+/// Redacts the value of a Secret's key.
 fn hide_value(field: &mut FieldChange) {
     if field.path.starts_with("data") || field.path.starts_with("stringData") {
         for value in [&mut field.before, &mut field.after].into_iter().flatten() {
@@ -120,13 +121,13 @@ impl PreviewedRun {
         }
     }
 
-    /// Plans of a child Instance that cannot be known.
+    /// Returns a run of a child Instance whose plans cannot be predicted.
     #[must_use]
     pub fn unknown(error: String) -> Self {
         Self { error, ..Self::default() }
     }
 
-    /// Returns a step, which is added if it is not known yet.
+    /// Returns a step, which is added if it does not exist.
     pub(super) fn step_mut(&mut self, phase: &str, step: &str) -> &mut PreviewedStep {
         let known = self.steps.iter().position(|s| s.phase == phase && s.step == step);
         let index = known.unwrap_or_else(|| {
@@ -137,7 +138,7 @@ impl PreviewedRun {
         &mut self.steps[index]
     }
 
-    /// Returns whether the run would change an object, or fail.
+    /// Returns true if the run would change an object, or fail.
     #[must_use]
     pub fn has_effect(&self) -> bool {
         let has_effect = |step: &PreviewedStep| !step.objects.is_empty() || !step.error.is_empty();
@@ -145,7 +146,7 @@ impl PreviewedRun {
         is_pruning || !self.error.is_empty() || self.steps.iter().any(has_effect)
     }
 
-    /// Removes the values of Secrets from everything.
+    /// Redacts the values of Secrets in all texts.
     pub(super) fn redact(&mut self, redaction: &Redaction) {
         redaction.apply(&mut self.error);
         self.not_pruned.iter_mut().for_each(|text| redaction.apply(text));

@@ -14,8 +14,8 @@ const UNDELETABLE: &str = "ConfigMap default/kept";
 /// Objects of a cluster, by kind and name.
 type Objects = BTreeMap<String, Value>;
 
-/// Content of an OperatorVersion whose plan `deploy` has these steps, of which each has the task of its
-/// name.
+/// Content of an OperatorVersion whose plan `deploy` has these steps; each step has the task of the
+/// same name.
 fn version(tasks: &Value, templates: &Value, steps: &[&str]) -> Value {
     let steps: Vec<Value> =
         steps.iter().map(|name| json!({ "name": name, "tasks": [name] })).collect();
@@ -44,8 +44,8 @@ fn observed(version: &Value) -> Observed {
     }
 }
 
-/// Previews on these objects. Returns what it has found, and the Instance and objects afterwards, as they
-/// would be.
+/// Previews a change, and applies it to `objects`. Returns the runs, and the status of the Instance
+/// afterwards.
 fn preview(observed: Observed, objects: &mut Objects) -> (Vec<PreviewedRun>, InstanceStatus) {
     let mut preview = Preview::new(observed, &Redaction::default(), Timestamp::UNIX_EPOCH);
     complete(&mut preview, objects);
@@ -82,7 +82,7 @@ fn complete(preview: &mut Preview, objects: &mut Objects) {
     }
 }
 
-/// Result of a write: a Job cannot be changed while it exists.
+/// Result of a write; an existing Job is immutable.
 fn tried(
     write: &ObjectWrite,
     objects: &mut Objects,
@@ -131,7 +131,7 @@ fn each_step_has_its_changes_and_waits() {
                     … waits for CollaSet default/web\n  main.config\n    + ConfigMap default/config\n";
     assert_eq!(text(&runs), expected);
 
-    // The same again, with a changed parameter, once the rollout has ended.
+    // The same plan with a changed parameter, after the rollout.
     let web = objects.get_mut("CollaSet default/web").unwrap();
     let ready = json!([{ "type": "Ready", "status": "True" }]);
     web["status"] = json!({ "observedGeneration": 2, "conditions": ready });
@@ -148,7 +148,7 @@ fn each_step_has_its_changes_and_waits() {
     assert_eq!(text(&runs), "No plan would run.\n");
 }
 
-/// The operator records such an object before it applies it.
+/// The operator records a cluster-scoped object before it applies the object.
 #[test]
 fn a_cluster_scoped_object_is_shown() {
     let role =
@@ -179,7 +179,7 @@ fn deletions_and_what_left_the_templates_are_shown() {
     assert_eq!(text(&runs), expected);
 }
 
-/// A step goes on without the object; the run completes, and the object stays.
+/// A run completes although a pruned object is kept; a step stops at a rejected deletion.
 #[test]
 fn objects_that_cannot_be_deleted_are_shown() {
     let kept = CONFIG.replace("name: config", "name: kept");
@@ -301,7 +301,8 @@ fn secrets_are_hidden_and_pipes_have_their_objects() {
     assert!(!found.contains("hunter2"), "{found}");
 }
 
-/// `plan diff` shows what the objects contain, also if the Instance refers to another Secret then.
+/// `plan diff` prints the content of objects, even if the changed Instance refers to a different
+/// Secret.
 #[test]
 fn former_values_of_secrets_are_hidden() {
     let version = version(&json!([apply("config")]), &json!({ "config": CONFIG }), &["config"]);

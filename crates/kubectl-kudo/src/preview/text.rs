@@ -1,4 +1,4 @@
-//! A preview for people.
+//! Text of a preview.
 
 use similar::{ChangeTag, TextDiff};
 
@@ -7,10 +7,10 @@ use super::{
     outcome::{Action, ObjectChange, PreviewedRun, PreviewedStep},
 };
 
-/// Length of the begin and the end of a message that are shown, in characters.
+/// Number of characters kept at the start and the end of a long message.
 const PART_MAX: usize = 250;
 
-/// Returns the runs with their steps, and what each would do.
+/// Returns the runs with their steps and changes, as text.
 #[must_use]
 pub fn text(runs: &[PreviewedRun]) -> String {
     if runs.is_empty() {
@@ -57,7 +57,8 @@ fn step_lines(step: &PreviewedStep) -> Vec<String> {
     lines
 }
 
-/// The begin and the end of a message: the API server quotes whole templates between them.
+/// Returns the start and the end of a long message: the API server quotes whole templates in
+/// between.
 fn shortened(message: &str) -> String {
     let length = message.chars().count();
     if length <= 2 * PART_MAX {
@@ -99,7 +100,7 @@ fn field_lines(field: &FieldChange) -> Vec<String> {
     }]
 }
 
-/// Lines of a text that come and go.
+/// Returns the removed and added lines of a text.
 fn line_changes(before: &str, after: &str) -> Vec<String> {
     let difference = TextDiff::from_lines(before, after);
     let changed = difference.iter_all_changes().filter_map(|change| {

@@ -6,7 +6,7 @@ use serde_json::Value;
 /// Format of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
+    /// Text.
     Text,
     /// YAML.
     Yaml,
@@ -14,28 +14,28 @@ pub enum Format {
     Json,
 }
 
-/// The argument is no format.
+/// The format is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid output format, only support 'yaml' or 'json' or empty")]
 pub struct UnknownFormat;
 
-/// An object cannot be written.
+/// An object cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// As JSON.
+    /// JSON error.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// As YAML.
+    /// YAML error.
     #[error(transparent)]
     Yaml(#[from] serde_saphyr::ser::Error),
 }
 
 impl Format {
-    /// Reads the argument of `-o`.
+    /// Parses the argument of `-o`.
     ///
     /// # Errors
     ///
-    /// [`UnknownFormat`] if it is none.
+    /// [`UnknownFormat`] if the argument is not a format.
     pub fn parse(argument: Option<&str>) -> Result<Self, UnknownFormat> {
         match argument.unwrap_or_default() {
             "" => Ok(Self::Text),
@@ -46,11 +46,11 @@ impl Format {
     }
 }
 
-/// Returns an object as YAML, followed by an empty line, or as JSON.
+/// Encodes an object as YAML, followed by an empty line, or as JSON.
 ///
 /// # Errors
 ///
-/// If it cannot be written.
+/// If the object cannot be encoded.
 pub fn object(object: &impl Serialize, format: Format) -> Result<String, Error> {
     if format == Format::Json {
         return Ok(serde_json::to_string_pretty(object)? + "\n");
@@ -58,11 +58,11 @@ pub fn object(object: &impl Serialize, format: Format) -> Result<String, Error> 
     Ok(yaml(&serde_json::to_value(object)?)? + "\n")
 }
 
-/// Returns objects as YAML documents, or as a JSON list, which is `null` without objects.
+/// Encodes objects as YAML documents, or as a JSON list, which is `null` without objects.
 ///
 /// # Errors
 ///
-/// If one cannot be written.
+/// If an object cannot be encoded.
 pub fn list(objects: &[Value], format: Format) -> Result<String, Error> {
     if format == Format::Json {
         let list = if objects.is_empty() { Value::Null } else { Value::from(objects.to_vec()) };

@@ -1,15 +1,15 @@
-//! Tables: columns joined by tabs, and every cell padded with spaces to the width of its column.
+//! Tables: columns separated by tabs; cells are padded with spaces to the width of the column.
 
 use std::fmt;
 
-/// Rows of cells, the first with the names of the columns. A cell may have several lines.
+/// Rows of cells; the first row has the column names. A cell may have several lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with these columns.
+    /// Returns an empty table with these columns.
     #[must_use]
     pub fn new(columns: &[&str]) -> Self {
         Self { rows: vec![columns.iter().map(|name| (*name).to_owned()).collect()] }
@@ -20,19 +20,19 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// Number of rows, without that of the names.
+    /// Returns the number of rows, without the header.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len() - 1
     }
 
-    /// Returns whether there are no rows.
+    /// Returns true if there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Width of each column.
+    /// Returns the width of each column.
     fn widths(&self) -> Vec<usize> {
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
@@ -64,7 +64,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// Returns a text in lines of at most `width` characters, broken at spaces where there are any.
+/// Wraps a text at spaces into lines of at most `width` characters; longer words are not split.
 #[must_use]
 pub fn wrapped(text: &str, width: usize) -> String {
     let mut lines: Vec<String> = Vec::new();

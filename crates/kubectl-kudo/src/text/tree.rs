@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A node and those below it.
+/// Node with its children.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     text: String,
@@ -10,13 +10,13 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node without children.
+    /// Returns a node without children.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), children: Vec::new() }
     }
 
-    /// A node with a tag before its text.
+    /// Returns a node with a tag before its text.
     #[must_use]
     pub fn tagged(tag: &str, text: &str) -> Self {
         Self::new(format!("[{tag}]  {text}"))

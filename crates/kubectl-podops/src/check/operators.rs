@@ -7,7 +7,7 @@ use crate::{
     installation::{Installation, OPERATORS, Object, items},
 };
 
-/// Operators without which objects of a kind wait, and for what.
+/// Operators, the kind of object that depends on each, and the consequence of its absence.
 const REQUIRED: [(&str, &str, &str); 5] = [
     ("instance-operator", "Instance", "their plans do not run"),
     ("collaset-operator", "CollaSet", "CollaSets are neither created nor updated"),

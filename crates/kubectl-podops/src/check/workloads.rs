@@ -1,4 +1,4 @@
-//! Pods that nothing would continue.
+//! Pods whose operation has no running controller.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::{
 /// Maximum number of Pods that are named.
 const NAMED: usize = 3;
 
-/// What is found, its operator, and what to do.
+/// Problem of a Pod, with its remedy.
 struct Problem {
     message: String,
     remedy: String,

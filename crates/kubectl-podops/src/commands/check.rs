@@ -31,7 +31,7 @@ pub(crate) async fn preflight(
     Ok(if findings.has_errors() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Checks what is installed.
+/// Checks the installation and prints the findings.
 pub(crate) async fn check(session: &Session, output: Output) -> anyhow::Result<ExitCode> {
     let read = installed::read(&session.client, &session.operator_namespace).await;
     let installation =

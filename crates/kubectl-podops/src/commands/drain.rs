@@ -213,7 +213,7 @@ impl<'a> Drain<'a> {
         }
     }
 
-    /// What the first of the Pods waits for, in one line.
+    /// Returns the first cause for which the first of the Pods waits, in one line.
     async fn why(&self, waiting: &[Leaving]) -> anyhow::Result<String> {
         let pod = &waiting[0].pod;
         let Session { client, operator_namespace, .. } = self.session;

@@ -9,7 +9,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use kubectl_podops::{clock, pod_change};
-use lifecycle_operator::graceful_deletion::decision::DeletionPolicy;
+use podops_api::deletion_policy::DeletionPolicy;
 use serde_json::Value;
 
 use super::MANAGER;

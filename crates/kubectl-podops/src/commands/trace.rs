@@ -61,8 +61,8 @@ async fn events(session: &Session, pod: &Pod) -> anyhow::Result<Vec<Event>> {
     Ok(events.list(&of_pod).await.context("cannot list the events of the Pod")?.items)
 }
 
-/// Adds what happens until the Pod has had an operation and has none any more, is deleted or has an
-/// invalid label, or the user interrupts.
+/// Adds entries until an operation on the Pod was observed and none is left, the Pod is deleted or
+/// has an invalid label, or the user interrupts.
 ///
 /// # Errors
 ///

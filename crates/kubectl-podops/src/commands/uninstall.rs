@@ -21,7 +21,7 @@ const REPEATS: usize = 10;
 /// Statuses of a write that is computed again: the object has changed, or is gone.
 const OUTDATED: [u16; 2] = [409, 404];
 
-/// Shows what an uninstallation would do.
+/// Prints the steps of an uninstallation without running them.
 pub(crate) async fn dry_run(session: &Session, workloads: Workloads) -> anyhow::Result<ExitCode> {
     let installation = installation(session).await?;
     for stage in stages(&installation, workloads)? {

@@ -1,4 +1,4 @@
-//! Why a Pod does not have the updated revision of a PodDecoration that selects it.
+//! Explains why a Pod does not have the updated revision of a PodDecoration that selects it.
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use kube::core::{Selector, SelectorExt as _};
@@ -41,7 +41,7 @@ fn outdated(facts: &Facts, decoration: &PodDecoration, pod: &Pod) -> Option<Caus
     Some(Cause::new(message).because(causes))
 }
 
-/// What of the decoration keeps the Pod at its revision.
+/// Returns the conditions and settings of the decoration that keep the Pod at its revision.
 fn held(
     decoration: &PodDecoration,
     status: &PodDecorationStatus,

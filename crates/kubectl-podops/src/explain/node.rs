@@ -1,4 +1,4 @@
-//! What the Pods of a node wait for.
+//! Explains why the Pods of a node wait.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What an operation on a Pod waits for, by its phase.
+//! Explains why an operation on a Pod waits, by its phase.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -124,8 +124,7 @@ fn drained(facts: &Facts, pod: &Pod) -> Vec<Cause> {
     causes
 }
 
-/// Adds that consist-operator is not running, and what it has reported about a finalizer as a condition of
-/// the Pod.
+/// Adds the absence of consist-operator and its report about the finalizer, a condition of the Pod.
 fn with_report(cause: Cause, pod: &Pod, finalizer: &str, facts: &Facts) -> Cause {
     let cause = cause.because(facts.absence("consist-operator"));
     let Some(report) = condition(pod, finalizer) else { return cause };
@@ -164,7 +163,8 @@ fn operated(facts: &Facts, pod: &Pod, id: &str) -> Vec<Cause> {
     })]
 }
 
-/// Why the containers do not have their new resources, as the kubelet reports it.
+/// Returns the cause, as the kubelet reports it, for which the containers do not have their new
+/// resources.
 fn resize_cause(pod: &Pod) -> Option<Cause> {
     let is_true = |type_| condition(pod, type_).filter(|condition| condition.status == "True");
     let pending = is_true("PodResizePending");

@@ -1,4 +1,4 @@
-//! Why a Pod waits.
+//! Explains why a Pod waits.
 
 use k8s_openapi::api::core::v1::Pod;
 use podops_api::{
@@ -68,7 +68,7 @@ fn causes(facts: &Facts, pod: &Pod) -> Vec<Cause> {
     causes
 }
 
-/// Why a Pod is not protected by the lifecycle.
+/// Returns the cause for which the lifecycle does not protect the Pod.
 fn protection(pod: &Pod) -> Option<Cause> {
     let owned = label(pod, well_known::INSTANCE_ID).is_some();
     if !is_controlled(pod) {

@@ -1,11 +1,11 @@
-//! Why the containers of a Pod do not run.
+//! Explains why the containers of a Pod do not run.
 
 use k8s_openapi::api::core::v1::Pod;
 
 use super::Cause;
 use crate::pods::{name, not_running};
 
-/// Why the Pod does not run, with what to do about it.
+/// Returns the cause for which the Pod does not run, with its remedy.
 pub(super) fn not_running_cause(pod: &Pod) -> Option<Cause> {
     let (message, since) = not_running(pod)?;
     let remedy = if message.contains("Image") {

@@ -1,4 +1,4 @@
-//! Why a CollaSet does not proceed, and why one of its Pods is not updated.
+//! Explains why a CollaSet does not proceed, and why one of its Pods is not updated.
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::util::intstr::IntOrString};
 use podops_api::{
@@ -77,7 +77,7 @@ fn group_cause(group: &WaitingPods) -> Cause {
         .since(since.as_ref().map(|time| time.0))
 }
 
-/// A group of waiting Pods, with what the first of them waits for.
+/// Returns the cause of a group of waiting Pods, with the causes of its first Pod.
 fn explained_group(facts: &Facts, group: &WaitingPods) -> Cause {
     let cause = group_cause(group);
     let first = group.pods.first().and_then(|pod| super::explain_pod(facts, pod));

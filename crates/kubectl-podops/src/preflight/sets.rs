@@ -94,7 +94,7 @@ fn check_for_kuperator(set: &Value, findings: &mut Findings) {
     }
 }
 
-/// Checks what several objects show together.
+/// Checks that concern several objects at once.
 pub(super) fn check_together(inventory: &Inventory, direction: Direction, findings: &mut Findings) {
     match direction {
         Direction::ToPodops => check_claims(inventory, findings),

@@ -15,7 +15,7 @@ pub struct Revision {
     pub number: i64,
     /// Name of the ControllerRevision.
     pub name: String,
-    /// Whether the template has this revision.
+    /// True if this is the revision of the current template.
     pub is_updated: bool,
     /// Images of the containers.
     pub images: Vec<String>,
@@ -60,11 +60,11 @@ fn images(template: &Value) -> Vec<String> {
     containers.filter_map(|container| container["image"].as_str().map(ToOwned::to_owned)).collect()
 }
 
-/// Returns the revision of a number, or by default the newest one that is not the template's.
+/// Returns the revision with this number; by default the newest that is not the template's.
 ///
 /// # Errors
 ///
-/// [`Error::NoRevision`] if there is none.
+/// [`Error::NoRevision`] if no revision matches.
 pub fn previous<'a>(
     set: &CollaSet,
     history: &'a [Revision],

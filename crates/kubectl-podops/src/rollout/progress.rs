@@ -1,4 +1,4 @@
-//! Whether a rollout is complete, as `kubectl rollout status` decides it for Deployments.
+//! Decides if a rollout is complete, as `kubectl rollout status` does for Deployments.
 
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus},
@@ -8,11 +8,11 @@ use podops_api::{
 /// Progress of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It is complete.
+    /// The rollout is complete.
     Complete(String),
-    /// It is not complete yet.
+    /// The rollout is in progress.
     Waiting(String),
-    /// It does not complete by itself any more.
+    /// The rollout has failed and does not complete by itself.
     Failed(String),
 }
 

@@ -1,4 +1,4 @@
-//! Removes what Podops has written to objects of users.
+//! Removes labels, annotations and finalizers that Podops has written to objects of users.
 
 use podops_api::{consist, well_known};
 use serde_json::{Map, Value, json};

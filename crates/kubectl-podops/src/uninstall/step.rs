@@ -33,6 +33,6 @@ impl fmt::Display for Step {
 pub struct Step {
     /// The object.
     pub object: Object,
-    /// What is done to it.
+    /// Change of the object.
     pub change: Change,
 }

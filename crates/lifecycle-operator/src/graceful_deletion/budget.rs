@@ -33,7 +33,7 @@ pub struct Denial {
     pub message: String,
     /// Detailed cause; may be empty.
     pub cause: String,
-    /// Whether the same request may succeed later.
+    /// True if the same request may succeed later.
     pub retryable: bool,
 }
 

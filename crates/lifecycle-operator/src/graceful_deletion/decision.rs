@@ -3,6 +3,7 @@
 
 use jiff::Timestamp;
 use podops_api::{
+    deletion_policy::DeletionPolicy,
     ids::LifecycleTime,
     lifecycle::{LabelKind, Phase, PodLifecycle},
     transition_rule::RejectInfo,
@@ -15,38 +16,14 @@ use crate::{
     pod::PodView,
 };
 
-/// How a requested deletion of a CollaSet's Pod is carried out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-#[cfg_attr(feature = "clap", value(rename_all = "PascalCase"))]
-pub enum DeletionPolicy {
-    /// Delete the Pod at the end of its graceful deletion
-    #[default]
-    Delete,
-    /// Create a replacement Pod first
-    Replace,
-}
-
-impl DeletionPolicy {
-    /// The policy of a Pod with this annotation; `default` without one, or with an unknown value.
-    #[must_use]
-    pub fn of(annotation: Option<&str>, default: Self) -> Self {
-        match annotation {
-            Some("Replace") => Self::Replace,
-            Some("Delete") => Self::Delete,
-            _ => default,
-        }
-    }
-}
-
 /// Observed state of a Pod for which a delete or eviction was requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletionCandidate {
     /// The Pod as planning observes it.
     pub pod: PodView,
-    /// Whether the Pod's phase is Succeeded or Failed.
+    /// True if the Pod's phase is Succeeded or Failed.
     pub terminal: bool,
-    /// Whether the Pod's controller is a CollaSet, which can replace it.
+    /// True if the Pod's controller is a CollaSet, which can replace it.
     pub owned_by_collaset: bool,
     /// Value of the Pod's deletion policy annotation; unknown values are ignored.
     pub deletion_policy: Option<String>,
@@ -63,7 +40,7 @@ pub enum Decision {
     Defer {
         /// Label to add, which requests the deletion or replacement; `None` if already requested.
         label: Option<&'static str>,
-        /// What the Pod waits for, shown to the user.
+        /// Causes of the wait, shown to the user.
         message: String,
     },
 }
@@ -114,8 +91,8 @@ impl DeletionCandidate {
         Decision::Defer { label: (!requested).then_some(label), message }
     }
 
-    /// Describes what the Pod waits for. Starts with Kuperator's message, because users search for
-    /// it.
+    /// Describes the causes for which the Pod waits. Starts with Kuperator's message, because users
+    /// search for that message.
     fn message(&self, now: Timestamp) -> String {
         let finalizers: Vec<&str> = self.pod.protection_finalizers().collect();
         let prefix = "pod deletion process is underway and being managed by PodOpsLifecycle";

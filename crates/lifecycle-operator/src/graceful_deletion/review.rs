@@ -9,6 +9,7 @@ use kube::core::{
     response::{StatusCause, StatusDetails},
 };
 use podops_api::{
+    deletion_policy::DeletionPolicy,
     ids::{ResourceVersion, Uid},
     well_known,
 };
@@ -17,7 +18,7 @@ use serde_json::Value;
 
 use super::{
     budget::Denial,
-    decision::{Decision, DeletionCandidate, DeletionPolicy},
+    decision::{Decision, DeletionCandidate},
 };
 use crate::reasons;
 
@@ -39,7 +40,7 @@ pub enum RequestKind {
 pub struct DeletionRequest {
     /// Kind of the request.
     pub kind: RequestKind,
-    /// Whether the request must not change anything.
+    /// True if the request must not change anything.
     pub dry_run: bool,
     /// Name of the requesting user.
     pub user: String,
@@ -54,7 +55,7 @@ struct Preconditions {
     resource_version: Option<ResourceVersion>,
 }
 
-/// What a request leads to.
+/// Action for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Allow the request.
@@ -66,12 +67,12 @@ pub enum Action {
 /// Changes that a deferred request makes, in this order, and its response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deferral {
-    /// Whether to consume a disruption of the PodDisruptionBudget that covers the Pod. If the
-    /// budget denies it, nothing else is changed.
+    /// True if a disruption of the PodDisruptionBudget that covers the Pod is to be consumed. If
+    /// the budget denies it, nothing else is changed.
     pub consumes_disruption: bool,
     /// Label to add to the Pod; `None` if its deletion or replacement is already requested.
     pub label: Option<&'static str>,
-    /// What the Pod waits for, shown to the user.
+    /// Causes of the wait, shown to the user.
     pub message: String,
 }
 

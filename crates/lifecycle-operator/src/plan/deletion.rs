@@ -1,4 +1,4 @@
-//! Whether a Pod's labels show that an operation ends with the Pod's deletion.
+//! Decides if a Pod's labels show that an operation ends with the Pod's deletion.
 
 use podops_api::{
     lifecycle::{self, LabelKind, Labels, Phase, PodLifecycle},

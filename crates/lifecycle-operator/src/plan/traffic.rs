@@ -12,7 +12,7 @@ use crate::machine::WaitingFor;
 /// Time after which a wait is reported; most Pods of a rollout wait for less.
 const REPORT_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
-/// An operation that has waited for [`REPORT_AFTER`], and for what.
+/// An operation that has waited for traffic for [`REPORT_AFTER`], and the cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrafficWait {
     /// ID of the operation.
@@ -43,7 +43,8 @@ impl Planner<'_> {
         (reported, due_in)
     }
 
-    /// What an operation waits for in Preparing or Completing; `None` if it is not traffic.
+    /// Returns the cause for which an operation waits in Preparing or Completing; `None` if the
+    /// cause is not traffic.
     fn traffic_cause(&self, phase: Phase) -> Option<String> {
         let expected = &self.state.expected_finalizers;
         let is_draining = phase == Phase::Preparing;

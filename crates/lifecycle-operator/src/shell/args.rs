@@ -3,7 +3,7 @@
 use clap::Args;
 use podops_admission::AdmissionArgs;
 
-use crate::graceful_deletion::decision::DeletionPolicy;
+use podops_api::deletion_policy::DeletionPolicy;
 
 /// Command-line arguments specific to this operator.
 #[derive(Args, Clone, Debug, Default)]

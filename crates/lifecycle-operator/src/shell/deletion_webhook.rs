@@ -12,6 +12,7 @@ use kube::{
     core::{DynamicObject, admission::AdmissionRequest},
 };
 use podops_admission::{Handler, Handlers, Verdict};
+use podops_api::deletion_policy::DeletionPolicy;
 use podops_client::{
     decode::Decoded,
     error::Chain,
@@ -24,7 +25,6 @@ use tokio::time::timeout;
 use crate::{
     graceful_deletion::{
         budget::{self, Denial},
-        decision::DeletionPolicy,
         review::{Action, DeletionRequest, RequestKind, denied_by_budget},
     },
     observe::{SlimPod, SlimService},
@@ -74,7 +74,7 @@ fn handler(deletion_webhook: Arc<DeletionWebhook>, kind: RequestKind) -> Handler
     Box::new(move |request| Box::pin(deletion_webhook.clone().review(kind, request)))
 }
 
-/// Why a review could not be answered; the client should retry.
+/// Reasons for which a review could not be answered; the client should retry.
 #[derive(Debug, thiserror::Error)]
 enum ReviewError {
     /// The object in the request is not a Pod.

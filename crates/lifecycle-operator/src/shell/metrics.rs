@@ -63,7 +63,7 @@ impl Metrics {
         })
     }
 
-    /// Adds what other programs changed since the Pod was observed last. Returns it.
+    /// Adds and returns the stages that other programs ended since the Pod was observed last.
     pub(super) fn add_by_others(
         &self,
         pod: &ObjectKey,
@@ -74,7 +74,7 @@ impl Metrics {
         self.operations.change(pod, |known| {
             stages = ended_by_others(known, observed, now);
             for operation in known {
-                // It is counted once, even if the Pod is reconciled again before a write.
+                // The stage is counted once, even if the Pod is reconciled again before a write.
                 if let Some(ended) = stages.iter().find(|ended| ended.id == operation.id) {
                     (operation.stage, operation.since) = (Stage::Operate, ended.end);
                     operation.waiting_for = WaitingFor::Requester;
@@ -86,7 +86,7 @@ impl Metrics {
         measured
     }
 
-    /// Adds what a write changed.
+    /// Adds the measurements of a write.
     pub(super) fn add(&self, measurements: &Measurements) {
         for operation_type in &measurements.started {
             self.started.with_label_values(&[*operation_type]).inc();

@@ -186,7 +186,7 @@ impl PodController {
         self.record_spans(pod, &AnnotationChanges::new(), &measured, clock::now());
     }
 
-    /// Records spans of what ended with a write that changed annotations.
+    /// Records spans of the operations and stages that ended with a write that changed annotations.
     fn record_spans(
         &self,
         pod: &SlimPod,

@@ -1,4 +1,4 @@
-//! What a plan can change, as data.
+//! Actions of a plan, as data.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub enum PodChange {
     CancelReplacement,
     /// Requests the operation.
     Begin {
-        /// What the operation does to the Pod.
+        /// Effect of the operation on the Pod.
         end: OperationEnd,
     },
     /// Cancels the operation.
@@ -41,7 +41,7 @@ pub enum PodChange {
     TakeOverRequest,
 }
 
-/// What an operation does to its Pod.
+/// Effect of an operation on its Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationEnd {
     /// The Pod is kept.

@@ -16,15 +16,15 @@ use crate::{
     view::{Observed, PodView},
 };
 
-/// What an operation waits for while another one is under way.
+/// Wait of an operation while another operation on the Pod is in progress.
 const ANOTHER_OPERATION: &str = "the end of another operation on the Pod";
-/// What an operation waits for until lifecycle-operator permits it.
+/// Wait of an operation until lifecycle-operator permits it.
 const PERMISSION: &str = "permission (PreCheck or Preparing)";
-/// What a target waits for at the end.
+/// Wait of a target at the end of its operation.
 const AVAILABLE: &str = "the Pod to be available";
-/// What a target waits for while its Pod is deleted.
+/// Wait of a target while its Pod is being deleted.
 const DELETED: &str = "the Pod to be deleted";
-/// What a target waits for after its Pod was deleted.
+/// Wait of a target after its Pod was deleted.
 const SUCCESSOR: &str = "the new Pod to be available";
 
 impl<'a> Planner<'a> {
@@ -109,7 +109,7 @@ impl<'a> Planner<'a> {
         let mut containers = BTreeMap::new();
         for (index, container) in listed {
             let Some(to) = other_reference(&container.image, &container.image_id) else {
-                // It has restarted meanwhile, and its image is not reported yet.
+                // The container has restarted, and its image is not reported yet.
                 state.wait_for("the image of a container to be reported");
                 return;
             };

@@ -1,4 +1,4 @@
-//! Starts the operation on a target: checks that it is possible, and records what it depends on.
+//! Starts the operation on a target: checks that it is possible, and records its Pod and method.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
@@ -14,7 +14,7 @@ use crate::{
     view::{ContainerView, Missing, PodView},
 };
 
-/// Why an operation cannot start.
+/// Reason for which an operation cannot start.
 struct Refusal {
     reason: &'static str,
     message: String,

@@ -33,7 +33,7 @@ impl<'a> TargetState<'a> {
         self.status.extra_info.insert(key.to_owned(), value.into());
     }
 
-    /// Sets what the operation waits for.
+    /// Records the event for which the operation waits.
     pub(super) fn wait_for(&mut self, what: &str) {
         self.set(facts::WAITING, what);
     }

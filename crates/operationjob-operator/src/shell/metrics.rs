@@ -46,7 +46,7 @@ impl Metrics {
         self.jobs.record(job, Contribution::new());
     }
 
-    /// Adds what a written status reports and the one before did not.
+    /// Adds the measurements of a written status; `reported` is the status before.
     pub(super) fn add(
         &self,
         action: &str,

@@ -72,7 +72,7 @@ pub(super) fn owner_uid(pod: &SlimPod) -> Option<String> {
     pod.view.owner.as_ref().map(|owner| owner.uid.to_string())
 }
 
-/// Builds the view of a Pod, and removes what it was built from.
+/// Builds the view of a Pod, and removes the fields that the view replaces.
 pub(super) fn trim(pod: &mut SlimPod) {
     pod.view = Arc::new(view(pod));
     (pod.spec, pod.status) = (PodSpec::default(), PodStatus::default());

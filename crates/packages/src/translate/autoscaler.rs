@@ -30,7 +30,7 @@ fn translate_source(source: &str, fields: &mut Map<String, Value>) {
         }
         fields.insert("metric".to_owned(), metric);
     }
-    // An average takes precedence.
+    // The average takes precedence.
     let targets = [
         ("targetValue", "Value", "value"),
         ("targetAverageUtilization", "Utilization", "averageUtilization"),

@@ -4,11 +4,11 @@ use serde_json::{Map, Value, json};
 
 use super::fields::{default, object, object_value, objects};
 
-/// Marks a value whose fields are kept although the schema does not name them.
+/// Marks a value whose unknown fields are preserved.
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
-/// Marks a number or text.
+/// Marks an integer or string.
 const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
-/// What a structural schema must not have.
+/// Fields that a structural schema must not have.
 const UNSTRUCTURED: [&str; 7] = [
     "$ref",
     "definitions",
@@ -18,7 +18,7 @@ const UNSTRUCTURED: [&str; 7] = [
     "id",
     "$schema",
 ];
-/// Parts that may constrain values, but not describe them.
+/// Junctors, which may constrain values, but not describe them.
 const JUNCTORS: [&str; 4] = ["allOf", "anyOf", "oneOf", "not"];
 
 #[expect(clippy::unnecessary_wraps, reason = "the signature of changes")]
@@ -61,7 +61,8 @@ pub(super) fn translate(crd: &mut Value) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Groups of Kubernetes need an approval, or a reason why they have none.
+/// Adds the annotation that API groups of Kubernetes need: an approval, or a reason for its
+/// absence.
 fn approve(crd: &mut Value) {
     let group = crd["spec"]["group"].as_str().unwrap_or_default().to_owned();
     if group.ends_with(".k8s.io") || group.ends_with(".kubernetes.io") {
@@ -71,11 +72,10 @@ fn approve(crd: &mut Value) {
     }
 }
 
-/// Keeps unknown fields of the object and of all objects in it: below named fields, they would be
-/// removed.
+/// Prevents pruning of unknown fields in the object and in all nested objects.
 fn preserve(schema: &mut Map<String, Value>) {
     let is_object = schema.get("type").is_some_and(|kind| kind == "object");
-    // Any field of a map is known.
+    // A map has no unknown fields.
     if is_object && !schema.contains_key("additionalProperties") {
         schema.insert(PRESERVE.to_owned(), json!(true));
     }
@@ -112,9 +112,9 @@ fn conversion(spec: &mut Map<String, Value>) {
     }
 }
 
-/// Keeps what is structural, and opens the rest: it then accepts every value.
+/// Makes a schema structural; a part that cannot be structural accepts every value.
 fn make_structural(schema: &mut Map<String, Value>, is_root: bool) {
-    // Only structural schemas had defaults; one could be invalid otherwise.
+    // Defaults were valid in structural schemas only; here, a default could be invalid.
     schema.remove("default");
     schema.remove("uniqueItems");
     if schema.get("nullable") == Some(&json!(false)) {
@@ -154,7 +154,7 @@ fn make_structural(schema: &mut Map<String, Value>, is_root: bool) {
     }
     let has_fields =
         schema.contains_key("properties") || schema.contains_key("additionalProperties");
-    // Without fields, all of them would be removed.
+    // Without declared fields, all fields of the object would be pruned.
     if kind == "object" && !has_fields && !is_root {
         schema.insert(PRESERVE.to_owned(), json!(true));
     }
@@ -171,7 +171,7 @@ fn nested(schema: &mut Map<String, Value>, is_root: bool) {
     };
     for (name, property) in properties {
         if is_root && name == "metadata" {
-            // The schema of metadata is that of Kubernetes.
+            // Kubernetes has its own schema of metadata.
             *property = json!({ "type": "object" });
         } else if let Some(property) = property.as_object_mut() {
             make_structural(property, false);
@@ -190,7 +190,7 @@ fn infer_type(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Accepts every value of the same type.
+/// Changes a schema to accept every value of its type.
 fn open(schema: &mut Map<String, Value>) {
     let kind = schema.get("type").cloned();
     schema.retain(|field, _| matches!(field.as_str(), "description" | "nullable"));
@@ -207,7 +207,7 @@ fn open(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Returns whether a schema is a number or a text, written as `anyOf` or as a format.
+/// Returns true for an integer or string, written as `anyOf`, as a format or with the marker.
 fn is_int_or_string(schema: &Map<String, Value>) -> bool {
     let kinds = schema.get("anyOf").and_then(Value::as_array).map(|kinds| {
         kinds.iter().map(|kind| kind["type"].as_str().unwrap_or_default()).collect::<Vec<_>>()
@@ -219,8 +219,8 @@ fn is_int_or_string(schema: &Map<String, Value>) -> bool {
             .is_some_and(|kinds| kinds == ["integer", "string"] || kinds == ["string", "integer"])
 }
 
-/// Returns whether a part of a junctor has a type or a description, which a structural schema has outside
-/// of junctors only.
+/// Returns true if a part of a junctor describes values, for example by a type. A structural schema
+/// does this only outside of junctors.
 fn describes(part: &Value) -> bool {
     const DESCRIPTIONS: [&str; 6] =
         ["type", "description", "default", "additionalProperties", "nullable", "items"];

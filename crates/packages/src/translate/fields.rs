@@ -1,8 +1,8 @@
-//! Fields of objects that are not typed.
+//! Fields of untyped objects.
 
 use serde_json::{Map, Value, json};
 
-/// Returns an object below another one, which is created if it is missing.
+/// Returns the object in a field, which is created if missing.
 pub(super) fn object<'a>(parent: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
     if !parent.is_object() {
         *parent = json!({});
@@ -17,13 +17,13 @@ pub(super) fn object<'a>(parent: &'a mut Value, field: &str) -> &'a mut Map<Stri
     }
 }
 
-/// Returns an object below another one as a value; it is created if it is missing.
+/// Returns the object in a field as a value; creates the object if missing.
 pub(super) fn object_value<'a>(parent: &'a mut Value, field: &str) -> &'a mut Value {
     object(parent, field);
     &mut parent[field]
 }
 
-/// Sets a field that is missing.
+/// Sets a field that is missing or null.
 pub(super) fn default(fields: &mut Map<String, Value>, field: &str, value: Value) {
     let entry = fields.entry(field).or_insert(Value::Null);
     if entry.is_null() {

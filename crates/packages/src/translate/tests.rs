@@ -51,7 +51,7 @@ fn a_budget_with_an_empty_selector_is_refused() {
         "{apiVersion: policy/v1beta1, kind: PodDisruptionBudget, spec: {selector: {matchLabels: {a: b}}}}",
         "{apiVersion: policy/v1, kind: PodDisruptionBudget, spec: {selector: {matchLabels: {a: b}}}}",
     );
-    // Without a selector, it selects no Pod in both versions.
+    // Without a selector, a PodDisruptionBudget selects no Pod in either version.
     check(
         "{apiVersion: policy/v1beta1, kind: PodDisruptionBudget, spec: {minAvailable: 1}}",
         "{apiVersion: policy/v1, kind: PodDisruptionBudget, spec: {minAvailable: 1}}",

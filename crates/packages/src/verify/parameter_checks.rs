@@ -1,14 +1,14 @@
-//! Texts of parameters and groups for people: checked on request, and reported as warnings.
+//! Optional checks of the display texts of parameters and groups, reported as warnings.
 
 use std::str::FromStr;
 
 use super::report::Report;
 use crate::package::Package;
 
-/// Check of the texts of parameters.
+/// Check of display texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterCheck {
-    /// The name for people.
+    /// The display name.
     DisplayName,
     /// The hint.
     Hint,
@@ -18,13 +18,13 @@ pub enum ParameterCheck {
     Type,
     /// The parameter belongs to a group.
     Group,
-    /// The texts of the groups.
+    /// The display texts of the groups.
     Groups,
-    /// All of these.
+    /// All checks.
     All,
 }
 
-/// Checks by their names on the command line.
+/// Checks by name on the command line.
 const NAMES: [(&str, ParameterCheck); 7] = [
     ("display", ParameterCheck::DisplayName),
     ("hint", ParameterCheck::Hint),
@@ -35,7 +35,7 @@ const NAMES: [(&str, ParameterCheck); 7] = [
     ("all", ParameterCheck::All),
 ];
 
-/// No check has the name.
+/// No check has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown parameter check: {0}, must be one of [{names}]",
@@ -52,15 +52,15 @@ impl FromStr for ParameterCheck {
     }
 }
 
-/// What a text must be like.
+/// Rule for a text.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
-    /// What the text is.
+    /// Name of the text, for warnings.
     name: &'static str,
     starts_with_capital: bool,
-    /// Characters of which it ends with one; any if empty.
+    /// Allowed last characters; any if empty.
     ends_with: &'static str,
-    /// Character with which it does not end.
+    /// Forbidden last character.
     ends_not_with: Option<char>,
 }
 
@@ -69,7 +69,7 @@ const PRESENT: Rule =
 const DISPLAY_NAME: Rule = Rule {
     name: "display name",
     starts_with_capital: true,
-    // A value follows it.
+    // A value follows the name.
     ends_not_with: Some(':'),
     ..PRESENT
 };
@@ -80,7 +80,7 @@ const TYPE: Rule = Rule { name: "type", ..PRESENT };
 const GROUP: Rule = Rule { name: "group", ..PRESENT };
 
 impl Rule {
-    /// Returns what is wrong with a text; `None` if nothing is.
+    /// Returns the violation of the rule; `None` if the text is valid.
     fn fault(&self, text: &str) -> Option<String> {
         let (text, name) = (text.trim(), self.name);
         let (Some(first), Some(last)) = (text.chars().next(), text.chars().next_back()) else {
@@ -97,7 +97,7 @@ impl Rule {
     }
 }
 
-/// Warns about the texts of parameters and groups.
+/// Checks the texts of parameters and groups; reports warnings.
 pub fn check_parameters(package: &Package, checks: &[ParameterCheck], report: &mut Report) {
     let is_wanted =
         |check: &ParameterCheck| checks.contains(check) || checks.contains(&ParameterCheck::All);

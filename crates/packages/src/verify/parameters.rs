@@ -21,8 +21,8 @@ pub(super) fn names(package: &Package, report: &mut Report) {
     }
 }
 
-/// Verifies defaults, allowed values and groups. `converted` are the same parameters as an
-/// OperatorVersion has them.
+/// Verifies defaults, allowed values and groups. `converted` are the same parameters in the
+/// OperatorVersion.
 pub(super) fn values(package: &Package, converted: &[Parameter], report: &mut Report) {
     for (parameter, converted) in package.parameters.parameters.iter().zip(converted) {
         let name = &parameter.name;

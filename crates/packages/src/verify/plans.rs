@@ -7,10 +7,10 @@ use podops_api::kudo::{InstancePlan, RETRIES_MAX, parse_duration};
 use super::report::{Report, duplicates};
 use crate::package::Package;
 
-/// The plan that a package must have.
+/// Plan that every package must have.
 const DEPLOY: &str = "deploy";
 
-/// Verifies the names in plans, and the plans that parameters trigger.
+/// Verifies the names and limits in plans, and the plans that parameters trigger.
 pub(super) fn verify(package: &Package, report: &mut Report) {
     let plans = &package.operator.plans;
     for parameter in &package.parameters.parameters {
@@ -30,7 +30,7 @@ pub(super) fn verify(package: &Package, report: &mut Report) {
     }
 }
 
-/// Verifies the time limits of a plan and its steps, and how often a step is begun again.
+/// Verifies the timeouts of a plan and its steps, and the number of retries.
 fn verify_limits(name: &str, plan: &InstancePlan, report: &mut Report) {
     let is_limit = |text: &str| text.is_empty() || parse_duration(text).is_some();
     if !is_limit(&plan.timeout) {
@@ -50,7 +50,7 @@ fn verify_limits(name: &str, plan: &InstancePlan, report: &mut Report) {
     }
 }
 
-/// Returns the phases and steps whose names are not unique: their statuses are found by name.
+/// Returns the duplicate names of phases and steps: the status of a step is found by name.
 pub(super) fn duplicate_names(plans: &BTreeMap<String, InstancePlan>) -> Vec<String> {
     let mut found = Vec::new();
     for (plan, content) in plans {

@@ -1,13 +1,13 @@
-//! What is wrong with a package.
+//! Result of a verification.
 
 use std::collections::BTreeSet;
 
-/// What is wrong with a package. A package with errors cannot be installed.
+/// Errors and warnings of a package.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What would fail.
+    /// Errors of the installation or of plans.
     pub errors: Vec<String>,
-    /// What is probably a mistake.
+    /// Probable mistakes.
     pub warnings: Vec<String>,
 }
 
@@ -20,14 +20,14 @@ impl Report {
         self.warnings.push(message.into());
     }
 
-    /// Returns whether the package can be installed.
+    /// Returns true if there are no errors.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.errors.is_empty()
     }
 }
 
-/// Returns the names that occur more than once, in the order in which they occur again.
+/// Returns the repeated names, in order; a name that occurs three times is returned twice.
 #[must_use]
 pub fn duplicates<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut known = BTreeSet::new();

@@ -8,7 +8,7 @@ use podops_expressions::{Expression, OBJECT};
 use super::report::{Report, duplicates};
 use crate::package::Package;
 
-/// Verifies the fields of each task, and that the steps of plans use it.
+/// Verifies the fields of each task, and the use of tasks in steps.
 pub(super) fn verify(package: &Package, report: &mut Report) {
     let tasks = &package.operator.tasks;
     for task in tasks {
@@ -33,7 +33,7 @@ pub(super) fn verify(package: &Package, report: &mut Report) {
     }
 }
 
-/// Returns what is wrong with tasks such that their steps fail in any case.
+/// Returns the errors of tasks whose steps always fail.
 pub(super) fn faults(package: &Package) -> Vec<String> {
     let mut faults = Vec::new();
     for task in &package.operator.tasks {
@@ -44,13 +44,13 @@ pub(super) fn faults(package: &Package) -> Vec<String> {
     faults
 }
 
-/// Template files of a task.
+/// Returns the template files of a task.
 fn files(task: &Task) -> impl Iterator<Item = &String> {
     let single = [&task.spec.pod, &task.spec.parameter_file];
     task.spec.resources.iter().chain(single.into_iter().filter(|file| !file.is_empty()))
 }
 
-/// Names of plans, and of the tasks that their steps do.
+/// Returns the names of plans with the tasks of their steps.
 fn uses(package: &Package) -> impl Iterator<Item = (&str, &str)> {
     package.operator.plans.iter().flat_map(|(plan, content)| {
         let steps = content.phases.iter().flat_map(|phase| &phase.steps);
@@ -58,7 +58,7 @@ fn uses(package: &Package) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Returns what is wrong with a task.
+/// Returns the error of a task; `None` if the task is valid.
 fn error(task: &Task) -> Option<String> {
     let (name, spec) = (&task.name, &task.spec);
     let without_resources = |kind: &str| {
@@ -90,7 +90,7 @@ fn error(task: &Task) -> Option<String> {
     }
 }
 
-/// Returns why a condition of a Wait task cannot be evaluated.
+/// Returns the error of the conditions of a Wait task; `None` if the conditions are valid.
 fn invalid_condition(task: &Task) -> Option<String> {
     let (name, spec) = (&task.name, &task.spec);
     let conditions = [("until", &spec.until), ("failed", &spec.failed)];
@@ -101,8 +101,8 @@ fn invalid_condition(task: &Task) -> Option<String> {
     })
 }
 
-/// Returns whether two files of a Pipe task have different keys, and the same object: its name has only the
-/// letters and digits of a key.
+/// Returns true if two files of a Pipe task have different keys but the same object: the name of
+/// the object has only the letters and digits of a key.
 #[must_use]
 pub fn is_same_object(a: &PipeFile, b: &PipeFile) -> bool {
     a.key != b.key && a.kind == b.kind && artifact_part(&a.key) == artifact_part(&b.key)
@@ -141,7 +141,7 @@ fn pipe_error(task: &Task) -> Option<String> {
     })
 }
 
-/// Templates read the artifacts of the Pipe tasks of their plan by their keys.
+/// Verifies that the keys of Pipe tasks are unique in a plan: templates read artifacts by key.
 fn pipe_keys(package: &Package, report: &mut Report) {
     let tasks = &package.operator.tasks;
     for plan in package.operator.plans.keys() {

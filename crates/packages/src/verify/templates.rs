@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use super::report::Report;
 use crate::{annotations, package::Package, yaml};
 
-/// What every template sees beside parameters.
+/// Fields of all templates, besides parameters.
 const NAMES: [&str; 5] = ["Name", "Namespace", "OperatorName", "AppVersion", "OperatorVersion"];
-/// What templates of objects see as well, and the keys of pipes.
+/// Additional fields of the templates of objects, besides the keys of pipes.
 const STEP_NAMES: [&str; 3] = ["PlanName", "PhaseName", "StepName"];
 
-/// Returns whether a template is rendered in a step, for its objects: parameter files and the manifest of
-/// the namespace are not.
+/// Returns true if a step renders the template for its objects, unlike parameter files and the
+/// namespace manifest.
 fn is_of_step(package: &Package, file: &str) -> bool {
     let mut tasks = package.operator.tasks.iter();
     package.operator.namespace_manifest != file
@@ -41,7 +41,8 @@ pub(super) fn parse(package: &Package, report: &mut Report) -> Templates {
     templates
 }
 
-/// Verifies that what templates and Toggle tasks read is defined, and that parameters are read.
+/// Verifies that templates and Toggle tasks read only defined fields, and that all parameters are
+/// read.
 pub(super) fn references(package: &Package, templates: &Templates, report: &mut Report) {
     let parameters = &package.parameters.parameters;
     let known: BTreeSet<&str> = parameters.iter().map(|p| p.name.as_str()).collect();
@@ -85,7 +86,7 @@ pub(super) fn references(package: &Package, templates: &Templates, report: &mut 
     }
 }
 
-/// Files of templates that a task needs.
+/// Returns the template files that a task needs.
 fn needed(task: &Task) -> impl Iterator<Item = &str> {
     let spec = &task.spec;
     let single = [&spec.pod, &spec.parameter_file];
@@ -93,7 +94,7 @@ fn needed(task: &Task) -> impl Iterator<Item = &str> {
     spec.resources.iter().chain(single).map(String::as_str)
 }
 
-/// Verifies that the templates of tasks exist, and that tasks need each template.
+/// Verifies that the templates of tasks exist, and that each template is used.
 pub(super) fn files(package: &Package, report: &mut Report) {
     let mut used = BTreeSet::new();
     for task in &package.operator.tasks {
@@ -119,7 +120,8 @@ pub(super) fn files(package: &Package, report: &mut Report) {
     }
 }
 
-/// Verifies that templates can be rendered with the defaults of parameters, and are YAML then.
+/// Verifies that templates can be rendered with the defaults of parameters, and that the results
+/// are YAML.
 pub(super) fn render(
     package: &Package,
     parameters: &[Parameter],
@@ -163,7 +165,8 @@ pub(super) fn render(
     }
 }
 
-/// Verifies the annotations that instance-operator reads: a step that applies the object would fail.
+/// Verifies the annotations of instance-operator: a step that applies an object with an invalid
+/// annotation would fail.
 fn annotations(file: &str, documents: &[Value], report: &mut Report) {
     for object in documents {
         if let Some(invalid) = annotations::invalid(object) {
@@ -175,7 +178,8 @@ fn annotations(file: &str, documents: &[Value], report: &mut Report) {
     }
 }
 
-/// Verifies that Namespaces are in the manifest of the namespace only, and nothing else is.
+/// Verifies that the namespace manifest is one Namespace, and that other templates have no
+/// Namespace.
 fn namespaces(package: &Package, file: &str, documents: &[Value], report: &mut Report) {
     let objects: Vec<&Value> = documents.iter().filter(|object| !object.is_null()).collect();
     let is_namespace = |object: &&Value| object["kind"] == "Namespace";
@@ -196,7 +200,7 @@ fn namespaces(package: &Package, file: &str, documents: &[Value], report: &mut R
     }
 }
 
-/// Data of an Instance that sets no parameter.
+/// Returns the data of an Instance without parameters.
 fn defaults(package: &Package, parameters: &[Parameter]) -> Data {
     let values = parameters.iter().map(|parameter| {
         let text = parameter.default.clone().unwrap_or_default();

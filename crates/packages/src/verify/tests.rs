@@ -29,7 +29,7 @@ fn report(files: &Files) -> Report {
     verify(&Package::read(files).unwrap())
 }
 
-/// Replaces a text in a file of the valid package, and compares the errors, then the warnings.
+/// Replaces a text in a file of the valid package; compares the errors, then the warnings.
 #[track_caller]
 fn check(file: &str, old: &str, new: &str, expected: &[&str]) {
     let mut files = files();
@@ -343,7 +343,7 @@ fn missing_and_unknown_strategies_are_noticed() {
     assert_eq!(Package::read(&files).unwrap_err().to_string(), expected);
 }
 
-/// Packages that KUDO installs are installed, except those that can never work.
+/// Packages that KUDO installs are accepted, except those that can never run.
 #[test]
 fn a_package_is_not_installed_with_what_can_never_run() {
     let faults = |old: &str, new: &str| {
@@ -360,7 +360,7 @@ fn a_package_is_not_installed_with_what_can_never_run() {
     assert_eq!(unknown, ["task 'app': unknown task kind Paint"]);
 }
 
-/// A step that applies such an object fails.
+/// A step that applies an object with an invalid annotation fails.
 #[test]
 fn annotations_of_templates_are_verified() {
     let check = |annotations: &str, expected: &[&str]| {
@@ -484,7 +484,7 @@ fn pipes_of_different_plans_may_have_the_same_key() {
     }
 }
 
-/// A package of 10,000 templates is verified, also if each is as large as one may be.
+/// A package of 10,000 templates is verified, even if each template reaches its limit.
 #[test]
 fn many_templates_share_their_limits() {
     let mut files = files();
@@ -506,7 +506,7 @@ fn many_templates_share_their_limits() {
     );
 }
 
-/// Warnings of these checks about a parameter with these fields, and the valid one.
+/// Compares the warnings of these checks for a parameter with these fields.
 #[track_caller]
 fn check_texts(checks: &[&str], fields: &str, expected: &[&str]) {
     let mut files = files();

@@ -5,10 +5,10 @@ use go_template::go_float;
 use granit_parser::Tag;
 use serde_json::{Number, Value};
 
-/// Handle of the tags of YAML itself, such as `!!int`.
+/// Handle of YAML's own tags, such as `!!int`.
 const CORE: &str = "tag:yaml.org,2002:";
 
-/// Why a scalar has no value.
+/// Error of a scalar.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("cannot decode {text:?} as {kind}")]
@@ -17,7 +17,7 @@ pub(super) enum Error {
     NotFinite(String),
 }
 
-/// Returns the value of a scalar; an explicit tag must fit.
+/// Returns the value of a scalar; an explicit tag must match.
 pub(super) fn resolve(text: &str, is_plain: bool, tag: Option<&Tag>) -> Result<Value, Error> {
     let kind = match tag {
         None if is_plain => return plain(text),
@@ -46,7 +46,7 @@ pub(super) fn resolve(text: &str, is_plain: bool, tag: Option<&Tag>) -> Result<V
     }
 }
 
-/// Returns the value of a scalar without quotes.
+/// Returns the value of a plain scalar.
 fn plain(text: &str) -> Result<Value, Error> {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Ok(Value::Null),
@@ -75,7 +75,7 @@ fn number(text: &str) -> Option<Number> {
     })
 }
 
-/// Reads an integer as Go's `strconv.ParseInt` with base 0 does, or `ParseUint` if it has no sign.
+/// Parses an integer as Go's `strconv.ParseInt` with base 0, or as `ParseUint` without a sign.
 fn integer(text: &str) -> Option<Number> {
     let (is_negative, unsigned) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -94,7 +94,7 @@ fn integer(text: &str) -> Option<Number> {
     } else {
         (lower.as_str(), 10)
     };
-    // from_str_radix accepts a sign.
+    // `from_str_radix` accepts a sign.
     if !digits.starts_with(|digit: char| digit.is_digit(radix)) {
         return None;
     }
@@ -109,7 +109,7 @@ fn integer(text: &str) -> Option<Number> {
     }
 }
 
-/// Returns whether a text is digits with a point or an exponent, or both.
+/// Returns true for a decimal number with an optional fraction and exponent.
 fn is_decimal_float(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (mantissa, exponent) = match unsigned.find(['e', 'E']) {
@@ -126,8 +126,8 @@ fn is_decimal_float(text: &str) -> bool {
     has_digit && are_digits(whole) && are_digits(fraction) && exponent_is_valid
 }
 
-/// Returns a scalar as Go's type string reads it: the shortest text of a number or boolean.
-/// Floating-point numbers have single precision then.
+/// Returns a scalar as Go decodes it into a string: the shortest text of a number or boolean.
+/// Floating-point numbers are rounded to single precision.
 #[must_use]
 pub fn text(value: &Value) -> String {
     match value {
@@ -138,7 +138,7 @@ pub fn text(value: &Value) -> String {
     }
 }
 
-/// Returns the key of a map as JSON has it; `None` if it is none.
+/// Returns the JSON key of a map entry; `None` if the value cannot be a key.
 pub(super) fn key(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -149,7 +149,7 @@ pub(super) fn key(value: &Value) -> Option<String> {
     }
 }
 
-/// Returns the key that a number without JSON is, such as `.inf`.
+/// Returns the key of a number that JSON lacks, such as `.inf`; `None` for other texts.
 pub(super) fn infinite_key(text: &str) -> Option<&'static str> {
     match text {
         ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => Some(".inf"),
@@ -167,7 +167,7 @@ fn float_key(value: f64) -> String {
     }
 }
 
-/// Returns the shortest text that gives the same number of single precision.
+/// Returns the shortest text of a number in single precision.
 fn single(value: f64) -> String {
     #[expect(clippy::cast_possible_truncation, reason = "the precision is cut off")]
     let text = (value as f32).to_string();

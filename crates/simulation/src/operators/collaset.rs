@@ -32,10 +32,10 @@ pub(crate) struct CollaSets {
     settings: Settings,
 }
 
-/// What one reconcile decided.
+/// Decisions of one reconcile.
 #[derive(Debug, Default)]
 pub(crate) struct SetDecision {
-    /// What begins to happen to Pods.
+    /// Changes to Pods that begin.
     pub(crate) events: Vec<PodEvent>,
     /// The status that is reported.
     pub(crate) status: CollaSetStatus,
@@ -48,7 +48,7 @@ pub(crate) struct SetDecision {
 pub(crate) struct PodEvent {
     /// Name of the Pod; of a Pod that is created, its instance ID.
     pub(crate) pod: String,
-    /// What happens to it.
+    /// Kind of change.
     pub(crate) method: Method,
 }
 
@@ -107,8 +107,8 @@ impl CollaSets {
     }
 }
 
-/// Writes what a plan changes; what depends on records that could not be stored is left to the next
-/// reconcile.
+/// Sends the writes of a plan. If records cannot be stored, the writes that depend on them are left
+/// to the next reconcile.
 fn apply(api: &mut Api, observed: &Observed, plan: &Plan) {
     let phases = render::render(observed, &plan.actions, api.objects.now);
     let records = phases.claim_deletions.iter().chain(&phases.bookkeeping);
@@ -131,7 +131,7 @@ fn send_all<'a>(api: &mut Api, writes: impl IntoIterator<Item = &'a Write>) -> b
     succeeded
 }
 
-/// Returns what an action begins to do to a Pod, if it is the first one of its operation.
+/// Returns the change to a Pod that an action begins; `None` if the action begins none.
 fn event(action: &Action) -> Option<PodEvent> {
     if let Action::CreatePod { instance, reason: CreateReason::Initial, .. } = action {
         return Some(PodEvent { pod: format!("(instance {instance})"), method: Method::ScaleOut });

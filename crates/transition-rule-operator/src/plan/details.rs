@@ -1,4 +1,4 @@
-//! Why Pods wait: entries of the status, and annotations of Pods.
+//! Reasons for which Pods wait: entries of the status, and annotations of Pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 

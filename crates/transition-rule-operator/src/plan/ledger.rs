@@ -193,7 +193,7 @@ fn uncounted(observed: &Observed, budget: &BudgetView, unavailable: &Unavailable
     uncounted.count()
 }
 
-/// Value of a label of the Pod's node; empty if there is none.
+/// Value of a label of the Pod's node; empty if the node or the label is unknown.
 fn topology_value<'a>(observed: &'a Observed, pod: &PodView, key: &str) -> &'a str {
     let labels = pod.node.as_ref().and_then(|node| observed.nodes.get(node));
     labels.and_then(|labels| labels.get(key)).map_or("", String::as_str)

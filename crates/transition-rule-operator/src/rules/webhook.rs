@@ -1,4 +1,4 @@
-//! Webhook rules: request and response bodies, and what a response means for the Pods. Pure;
+//! Webhook rules: request and response bodies, and the verdicts of a response on the Pods. Pure;
 //! `shell::webhook_client` sends the requests.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -216,7 +216,7 @@ pub enum Outcome {
     Decided {
         /// Names of the Pods that pass.
         passed: BTreeSet<PodName>,
-        /// Why the others are rejected.
+        /// Reason for which the others are rejected.
         reason: String,
     },
     /// The service started a task that decides on the Pods not passed yet.

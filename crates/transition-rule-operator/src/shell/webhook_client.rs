@@ -45,7 +45,7 @@ pub(super) struct WebhookClient {
     metrics: Metrics,
 }
 
-/// What webhook rules may call.
+/// Hosts and addresses that webhook rules may call.
 pub(super) struct WebhookAccess {
     /// Allowed hosts, as patterns `<namespace>/<host>`.
     pub(super) hosts: Vec<String>,
@@ -70,8 +70,8 @@ impl WebhookClient {
         (Arc::new(client), Receivers { jobs: job_receiver, wake: wake_receiver })
     }
 
-    /// Adds the known verdicts and tasks to what is observed of a namespace, and queues polls of the tasks
-    /// that another process started.
+    /// Adds the known verdicts and tasks to the observed state of a namespace, and queues polls of
+    /// the tasks that another process started.
     ///
     /// # Errors
     ///
@@ -105,8 +105,8 @@ impl WebhookClient {
         self.namespaces.lock().remove(namespace);
     }
 
-    /// Queues the calls of a plan. A call during the backoff of a failing service fails at once. Returns what
-    /// is observed.
+    /// Queues the calls of a plan. A call during the backoff of a failing service fails at once.
+    /// Returns `observed`.
     ///
     /// # Errors
     ///

@@ -46,7 +46,7 @@ pub fn request_timeout(spec: &TransitionRuleWebhook) -> Duration {
     Duration::from_secs(u64::try_from(spec.timeout_seconds).unwrap_or(1).clamp(1, 30))
 }
 
-/// Time after which a task that has not ended counts as failed.
+/// Time after which a task that has not ended is treated as failed.
 #[must_use]
 pub(super) fn task_timeout(poll: &Poll) -> SignedDuration {
     SignedDuration::from_secs(poll.timeout_seconds.max(1))

@@ -25,7 +25,7 @@ pub(in crate::plan) struct Budget {
 }
 
 impl Budget {
-    /// Computes what `rollingUpdate.maxUnavailable` and `.maxSurge` leave for the counted Pods.
+    /// Computes the rest of `rollingUpdate.maxUnavailable` and `.maxSurge` for the counted Pods.
     pub(in crate::plan) fn read(facts: &Facts<'_>, counted: &[&PodView], now: Timestamp) -> Self {
         let observed = facts.observed;
         let max_unavailable = max_unavailable(observed);

@@ -17,7 +17,7 @@ use crate::{
     view::PodView,
 };
 
-/// What determines which decorations fit: few combinations, compared with the number of Pods.
+/// Key of the results of [`fit`]: few combinations, compared with the number of Pods.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Case {
     revision: RevisionName,

@@ -1,4 +1,4 @@
-//! What choosing targets and computing the budget depend on.
+//! Facts for choosing targets and computing the budget.
 
 use std::collections::BTreeSet;
 

@@ -24,7 +24,7 @@ const FAILED_REASONS: [&str; 7] = [
     "CreateContainerError",
 ];
 
-/// Failed Pods of the updated revision, and what follows from them.
+/// Failed Pods of the updated revision, and the response of the rollout.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
     /// Failed Pods, in the order of their names; `None` without a failure policy.
@@ -33,16 +33,16 @@ pub struct Failures {
     pub threshold: usize,
     /// Revision whose rollout was stopped.
     pub halted: Option<RevisionName>,
-    /// What the rollout does.
+    /// Response of the rollout.
     pub response: Response,
     /// Time until another Pod has failed if it does not become available.
     pub requeue_after: Option<Duration>,
 }
 
-/// What a rollout does because of failed Pods.
+/// Response of a rollout to failed Pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Response {
-    /// It continues.
+    /// The rollout continues.
     #[default]
     Continue,
     /// No further Pod is updated.
@@ -104,10 +104,10 @@ impl Failures {
     }
 }
 
-/// Whether a Pod has failed.
+/// State of a Pod with regard to failure.
 enum Failure {
     Failed,
-    /// It fails if it is not available within this time.
+    /// Not available yet; fails after this time.
     Possible {
         left: Duration,
     },

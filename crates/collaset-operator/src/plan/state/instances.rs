@@ -63,7 +63,7 @@ fn size_of(data: &Data) -> usize {
     32 + data.iter().map(|(key, value)| key.len() + value.len() + 6).sum::<usize>()
 }
 
-/// Why an instance ID is removed.
+/// Reason for which an instance ID is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::plan) enum RemovalReason {
     /// The instance was scaled in.

@@ -57,7 +57,7 @@ impl<'a> Pairs<'a> {
         (!origin.deleting).then_some(origin)
     }
 
-    /// Returns whether the Pod is a surge Pod: it does not count, because its origin still does.
+    /// Returns whether the Pod is a surge Pod: of the pair, only its origin is a replica.
     #[must_use]
     pub fn is_surge(&self, pod: &PodView) -> bool {
         self.origin_of(pod).is_some()

@@ -38,7 +38,7 @@ pub struct Revisions<'a> {
     pub(in crate::plan) current: RevisionName,
     /// Number of name collisions.
     pub(in crate::plan) collisions: i32,
-    /// What has to be done for the template's revision to be the newest.
+    /// Change that makes the template's revision the newest.
     pub(in crate::plan) record: Record,
     /// Name of the template's revision; differs from `updated` if the spec names a revision.
     pub(in crate::plan) template: RevisionName,
@@ -46,17 +46,17 @@ pub struct Revisions<'a> {
     pub(in crate::plan) missing: Option<RevisionName>,
 }
 
-/// What has to be done for the template's revision to be the newest.
+/// Change that makes the template's revision the newest.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::plan) enum Record {
     /// Nothing: it is.
     UpToDate,
-    /// It exists and becomes the newest.
+    /// Exists and becomes the newest.
     MakeNewest {
         /// New position in the revision history.
         position: i64,
     },
-    /// It is created.
+    /// Does not exist and is created.
     Create(NewRevision),
 }
 
@@ -113,7 +113,7 @@ impl<'a> Revisions<'a> {
     /// Pods of the current one and there are none. Pods outside the scope of an update cannot keep a
     /// revision that never had a Pod.
     ///
-    /// It takes effect once it is stored, so that a restart does not lead to another decision.
+    /// The result takes effect once stored, so that a restart does not lead to another decision.
     pub(in crate::plan) fn next_current(&self, observed: &Observed) -> &RevisionName {
         let is_superseded =
             observed.rejected_creates.iter().any(|pod| pod.revision == self.current)

@@ -119,7 +119,7 @@ fn is_superseded(observed: &Observed, pod: &PodView, claim: &ClaimView, id: Inst
     if !observed.revisions.contains_key(&pod.revision) {
         return false;
     }
-    // Without both labels, what the PVC holds is unknown.
+    // Without both labels, the claim template and its hash are unknown.
     let (Some(template), Some(_)) = (&claim.template, claim.hash()) else { return false };
     let needed = needed_claims(observed, id, &pod.revision);
     match needed.iter().find(|needed| needed.name() == *template) {

@@ -45,7 +45,7 @@ pub(in crate::plan) fn plan(planner: &mut Planner<'_>) {
     }
 }
 
-/// Plans what makes the template's revision the newest.
+/// Plans the change that makes the template's revision the newest.
 fn record(planner: &mut Planner<'_>) {
     match planner.revisions.record.clone() {
         Record::UpToDate => {}

@@ -219,7 +219,8 @@ fn continue_update(
     };
     // Without a new Pod, for example because of maxSurge, it is updated like any other.
     if pairs.new_of(pod).is_some() && pod.has_label(well_known::TO_REPLACE) {
-        // It is deleted once its replacement is available, so that must be at the new revision.
+        // The Pod is deleted once its replacement is available, so the replacement must be at the
+        // new revision.
         let update = pod.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
         if update.is_none_or(|update| *update != *target.revision) {
             let to = target.revision.clone();

@@ -1,4 +1,5 @@
-//! Decorations: who gets which revision, how Pods are updated to it, and what a conflict affects.
+//! Decorations: the revision that each Pod gets, updates of Pods to it, and the effects of a
+//! conflict.
 
 use kube::core::Selector;
 use serde_json::json;

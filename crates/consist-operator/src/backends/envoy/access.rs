@@ -18,7 +18,7 @@ pub struct XdsListener {
     pub address: SocketAddr,
     /// Directory with `tls.crt`, `tls.key` and the `ca.crt` of the Envoys; plain text if unset.
     pub tls: Option<PathBuf>,
-    /// Whether to serve in plain text.
+    /// True to serve in plain text.
     pub insecure: bool,
     /// Patterns `<namespace>/<identity>` of clients that may use the endpoints of a namespace.
     pub clients: Vec<String>,

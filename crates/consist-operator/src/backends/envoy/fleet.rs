@@ -1,4 +1,4 @@
-//! State of the xDS server: what Envoys were sent, acknowledged and reported.
+//! State of the xDS server: the responses sent to Envoys, their acknowledgements and reports.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// Otherwise an Envoy could add what makes the sum 0, and a Pod would be released.
+    /// Otherwise an Envoy could report a number that makes the sum 0, and a Pod would be released.
     #[test]
     fn counts_that_overflow_are_not_zero() {
         let ip = "10.0.0.1".parse().unwrap();

@@ -27,7 +27,7 @@ pub trait EnvoyStream {
     /// Message to the Envoy.
     type Sent;
 
-    /// Returns the next message to send, and records that it is sent; `None` if there is none.
+    /// Returns the next message to send, and records that it is sent; `None` without one.
     fn next(&mut self, fleet: &Fleet) -> Option<Self::Sent>;
 
     /// Records a message of the Envoy.
@@ -37,7 +37,7 @@ pub trait EnvoyStream {
     fn end(&self, fleet: &mut Fleet, now: Instant) -> Change;
 }
 
-/// What a message of an Envoy changes.
+/// Effect of a message of an Envoy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Clusters whose employers must be reconciled.
@@ -176,7 +176,7 @@ pub struct LoadStream {
     access: ClientAccess,
     /// True once the Envoy has sent its node ID.
     has_node: bool,
-    /// Whether reports of all clusters were last requested; none before the first request.
+    /// True if reports of all clusters were last requested; `None` before the first request.
     requested: Option<bool>,
 }
 

@@ -1,4 +1,5 @@
-//! Traffic of a cluster's endpoints, and what Envoys must do before it is known.
+//! Traffic of a cluster's endpoints, and the acknowledgements and reports that Envoys must send
+//! first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,7 +40,7 @@ pub(super) struct Report {
     pub(super) in_flight: BTreeMap<IpAddr, u64>,
 }
 
-/// What is known about the Envoys of a cluster when its traffic is evaluated.
+/// Facts about the Envoys of a cluster from which its traffic is evaluated.
 pub(super) struct Evidence<'a> {
     /// Name of the cluster.
     pub(super) name: &'a str,

@@ -9,7 +9,7 @@ const MESSAGE_MAX: usize = 80;
 /// `srv_op_state` of a server that is up.
 const RUNNING: u32 = 2;
 
-/// Why a response of the Runtime API is invalid.
+/// Reasons for which a response of the Runtime API is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidResponse {
     /// The terminating empty line is missing: the missing part may be relevant.
@@ -163,7 +163,7 @@ impl Server<'_> {
 
     fn slot(&self, sessions: &BTreeMap<&str, u64>) -> Result<Slot, InvalidResponse> {
         let name = self.value("srv_name")?;
-        // An unknown number of sessions must not count as none.
+        // An unknown number of sessions must not be read as 0.
         let sessions = sessions
             .get(name)
             .ok_or_else(|| InvalidResponse::MissingServer { server: name.to_owned() })?;

@@ -1,4 +1,4 @@
-//! Health of the kinds of Kuperator, and of Pods under control.
+//! Health of Kuperator's kinds, and of Pods under control.
 
 use podops_api::lifecycle::{Phase, PodLifecycle};
 use serde_json::Value;
@@ -9,8 +9,8 @@ use crate::object::{condition, integer, is_controlled, items, text};
 /// Reason of a rollout that ended with the earlier revision.
 const ROLLED_BACK: &str = "RolledBack";
 
-/// A CollaSet is healthy when its rollout has ended: by the condition Ready that Podops reports, or by
-/// the counts, which are all that Kuperator reports.
+/// A CollaSet is healthy once its rollout has ended: by the condition Ready that Podops reports, or
+/// by the counts, because Kuperator reports no such condition.
 pub(super) fn colla_set(object: &Value) -> Health {
     let waiting = match condition(object, "Ready") {
         Some(ready) if ready["status"] == "True" => None,
@@ -31,7 +31,7 @@ fn not_ready(ready: &Value) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ")
 }
 
-/// What the counts of the status lack; `None` if nothing.
+/// Returns the first count of the status that is not as expected; `None` if all are.
 fn missing_pods(object: &Value) -> Option<String> {
     // Kuperator's default, not that of the API server for native workloads.
     let replicas = integer(object, "/spec/replicas").unwrap_or_default();
@@ -48,7 +48,7 @@ fn missing_pods(object: &Value) -> Option<String> {
         return Some(format!("operations on {operating} Pods are under way"));
     }
     let strategy = object.pointer("/spec/updateStrategy/rollingUpdate");
-    // How many Pods have the label that permits their update is not in the status.
+    // The status does not report how many Pods have the label that permits their update.
     if strategy.is_some_and(|strategy| strategy.get("byLabel").is_some()) {
         return None;
     }
@@ -58,7 +58,7 @@ fn missing_pods(object: &Value) -> Option<String> {
     (updated < expected).then(|| format!("{updated} of {expected} Pods are updated"))
 }
 
-/// What groups of Pods wait for, as `status.waiting` of the CollaSet has it.
+/// Groups of waiting Pods with their reasons, from `status.waiting` of a CollaSet.
 fn waiting_pods(object: &Value) -> impl Iterator<Item = String> {
     items(object, "/status/waiting").map(|waiting| {
         let pods = integer(waiting, "/count").unwrap_or_default();
@@ -84,8 +84,8 @@ pub(super) fn operation_job(object: &Value) -> Health {
     }
 }
 
-/// Operations on a Pod under control that have not completed; `None` if there are none. It is in service
-/// again once they have.
+/// Returns the unfinished operations on a Pod under control, after which the Pod is in service
+/// again; `None` without such operations.
 pub(super) fn operations(pod: &Value) -> Option<String> {
     if !is_controlled(pod) {
         return None;

@@ -1,4 +1,4 @@
-//! What health is, and the counts that it is decided by.
+//! Health, and the counts of a status.
 
 use serde_json::Value;
 
@@ -7,11 +7,11 @@ use crate::object::integer;
 /// Health of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// Nothing is to wait for.
+    /// The object is healthy.
     Healthy,
-    /// It becomes healthy later; what is missing.
+    /// The object is not healthy yet, for this reason.
     Waiting(String),
-    /// It never becomes healthy; why.
+    /// The object failed permanently, for this reason.
     Failed(String),
 }
 
@@ -25,7 +25,7 @@ impl Health {
     }
 }
 
-/// A number of the status; absent is 0.
+/// Number in the status; 0 if absent.
 pub(super) fn count(object: &Value, field: &str) -> i64 {
     integer(object, &format!("/status/{field}")).unwrap_or_default()
 }

@@ -2,8 +2,9 @@ use serde_json::json;
 
 use super::*;
 
-/// Checks an object of a kind with this spec and status, of generation 2: `expected` is empty if it is
-/// healthy, and otherwise a part of the reason, after `!` if it has failed.
+/// Checks the health of an object of generation 2 with this kind, spec and status. `expected` is
+/// empty for a healthy object; otherwise, it is a part of the reason, after `!` for a failed
+/// object.
 #[track_caller]
 fn check(api_version: &str, kind: &str, spec: &Value, status: &Value, expected: &str) {
     let object = json!({
@@ -55,7 +56,7 @@ fn a_stateful_set_is_healthy_when_rolled_out() {
     check(json!({ "replicas": 0 }), json!({ "observedGeneration": 2 }), "");
 }
 
-/// K5: KUDO waits forever, without a message.
+/// K5: KUDO waits indefinitely, without a message.
 #[test]
 fn a_stateful_set_that_updates_on_deletion_is_healthy() {
     let spec = json!({ "replicas": 1, "updateStrategy": { "type": "OnDelete" } });
@@ -81,7 +82,7 @@ fn a_deployment_is_healthy_when_rolled_out() {
     check(status(2, 2, 2), "");
 }
 
-/// K5: KUDO reports an error, so that the last readiness stays.
+/// K5: KUDO reports an error, so that the last readiness is kept.
 #[test]
 fn a_deployment_past_its_deadline_waits_and_says_why() {
     let conditions = json!([{
@@ -122,7 +123,7 @@ fn other_workloads_are_healthy_when_their_pods_are() {
     );
 }
 
-/// Kuperator reports counts and no condition Ready.
+/// Kuperator reports counts, but no condition Ready.
 #[test]
 fn a_colla_set_of_kuperator_is_healthy_by_its_counts() {
     let check = |strategy: Value, counts: [i64; 4], expected: &str| {
@@ -157,7 +158,7 @@ fn an_operation_job_ends_like_a_job() {
     check("Failed", "!failed on 1 of 3 Pods");
 }
 
-/// K17: KUDO takes a Job with several completions for unhealthy forever.
+/// K17: KUDO never treats a Job with several completions as healthy.
 #[test]
 fn a_job_is_healthy_when_complete_and_may_fail() {
     let check = |spec: Value, status: Value, expected: &str| {
@@ -179,7 +180,7 @@ fn a_job_is_healthy_when_complete_and_may_fail() {
     );
 }
 
-/// K4: a Pod that has succeeded keeps KUDO's Instances unready forever.
+/// K4: a Pod that has succeeded keeps KUDO's Instances unready indefinitely.
 #[test]
 fn a_pod_is_healthy_when_ready_or_succeeded() {
     let check = |phase: &str, status: &str, expected: &str| {
@@ -225,7 +226,7 @@ fn a_service_is_healthy_when_it_has_addresses() {
     check(external, json!({}), "");
 }
 
-/// K1: for KUDO a child whose plan has failed is healthy.
+/// K1: KUDO treats a child whose plan has failed as healthy.
 #[test]
 fn an_instance_is_healthy_when_its_plans_have_run() {
     let check = |status: Value, expected: &str| {
@@ -244,7 +245,7 @@ fn an_instance_is_healthy_when_its_plans_have_run() {
     check(json!({ "observedGeneration": 2, "planStatus": running }), "plan deploy is IN_PROGRESS");
 }
 
-/// K1, K20: a child that cannot run has not succeeded, whatever its last run was.
+/// K1, K20: a child that cannot run has not succeeded, regardless of its last run.
 #[test]
 fn an_instance_whose_spec_is_rejected_is_waited_for() {
     for reason in ["InvalidOperatorVersion", "InvalidParams", "InvalidPlan"] {
@@ -259,7 +260,7 @@ fn an_instance_whose_spec_is_rejected_is_waited_for() {
     }
 }
 
-/// What a controller has reported of an earlier generation is no failure of this one.
+/// A failure that a controller has reported for an earlier generation is ignored.
 #[test]
 fn an_annotated_object_fails_only_by_a_current_status() {
     let with = |observed: u8| {

@@ -7,7 +7,7 @@ const ROLE: &str =
 const DEFINITION: &str = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n\
      metadata:\n  name: things.x\n";
 
-/// An Instance that has applied a ClusterRole and a ConfigMap.
+/// Returns an Instance that has applied a ClusterRole and a ConfigMap.
 fn deployed(role: &str) -> World {
     let templates = json!({ "a": format!("{role}---\n{}", config_map("a")) });
     let mut world = World::new(
@@ -36,7 +36,7 @@ fn the_finalizer_is_there_before_the_first_object() {
     assert_eq!(small.observed.finalizers, Vec::<String>::new(), "it costs a write");
 }
 
-/// A killed operator leaves an object that no stored status would have otherwise.
+/// Otherwise, a killed operator would leave an object that no stored status records.
 #[test]
 fn what_was_applied_right_before_a_kill_is_deleted_too() {
     let steps = [phase("serial", &[step("a", &["a"])])];
@@ -54,7 +54,7 @@ fn what_was_applied_right_before_a_kill_is_deleted_too() {
     assert!(world.object("ClusterRole", "role").is_none());
     assert_eq!(world.observed.finalizers, Vec::<String>::new());
 
-    // The same name, made by another client.
+    // An object of the same name, created by another client.
     never_applied.deleting = true;
     std::mem::swap(&mut world.observed, &mut never_applied);
     world.add(json!({
@@ -85,7 +85,7 @@ fn the_last_instance_deletes_what_several_apply() {
     world.reconcile();
     assert!(world.objects.contains_key(&role));
     assert_eq!(world.observed.finalizers, Vec::<String>::new());
-    // Another Instance applies it, too.
+    // Another Instance applies the object, too.
     let mut second = World::new(
         &version(&json!([phase("serial", &[step("a", &["a"])])]), &json!({ "a": ROLE })),
         &json!({}),

@@ -1,4 +1,4 @@
-//! Requests that fail: what is written after them, what the status reports, and when a cleanup is left.
+//! Failed requests: the writes after a failure, the reported status, and abandoned cleanups.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::{
     simulation::{World, config_map},
 };
 
-/// A package whose step applies the ConfigMaps `a`, `b` and `c` in this order.
+/// Returns a package whose step applies the ConfigMaps `a`, `b` and `c` in this order.
 fn three() -> World {
     let all = ["a", "b", "c"].map(config_map).join("---\n");
     let templates = json!({ "all": all });
@@ -77,7 +77,7 @@ fn a_type_that_cannot_be_discovered_fails_its_step_only() {
     assert_eq!(world.plan("deploy"), "COMPLETE");
 }
 
-/// A package whose only task has this kind and spec.
+/// Returns a package whose only task has this kind and spec.
 fn one_task(kind: &str, spec: &Value, templates: &Value) -> World {
     let mut content = version(&json!([phase("serial", &[step("task", &["task"])])]), templates);
     content["tasks"] = json!([{ "name": "task", "kind": kind, "spec": spec }]);
@@ -168,7 +168,7 @@ fn healthy_objects_are_watched_while_others_are_not() {
     assert_eq!(world.last.awaited.len(), 0);
 }
 
-/// An Instance that is being deleted, whose cleanup cannot write its object.
+/// Returns an Instance that is being deleted, whose cleanup cannot write its object.
 fn failing_cleanup() -> World {
     let phases = json!([phase("serial", &[step("a", &["a"])])]);
     let templates = json!({ "a": config_map("a"), "clean": config_map("clean") });

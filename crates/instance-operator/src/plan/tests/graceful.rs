@@ -1,11 +1,11 @@
-//! CollaSets: steps wait for their rollouts, and their Pods leave before they are deleted.
+//! CollaSets: steps wait for their rollouts, and their Pods terminate before they are deleted.
 
 use super::*;
 
 const COLLA_SET: &str = "apiVersion: apps.kusionstack.io/v1alpha1\nkind: CollaSet\nmetadata:\n  \
      name: web\nspec:\n  replicas: 2\n";
 
-/// An Instance whose Toggle task `web` is a CollaSet, followed by a ConfigMap.
+/// Returns an Instance whose Toggle task `web` applies a CollaSet, followed by a ConfigMap.
 fn world(fields: &Value) -> World {
     let phases = json!([phase("serial", &[step("web", &["web"]), step("after", &["after"])])]);
     let templates = json!({ "web": COLLA_SET, "after": config_map("after") });
@@ -66,7 +66,7 @@ fn a_step_fails_when_its_rollout_was_rolled_back() {
     assert!(world.step("web").1.contains("2 Pods have failed"));
 }
 
-/// An Instance that has deployed the CollaSet, and is to delete it.
+/// Returns an Instance that has deployed the CollaSet and must delete it.
 fn switched_off(fields: &Value) -> World {
     let mut world = world(fields);
     world.reconcile();

@@ -1,5 +1,5 @@
-//! Changes of an Instance at each point of a run: the operator is killed after each number of writes, and
-//! then a user changes something, while the step waits or after it could go on.
+//! Changes of an Instance at each point of a run: the operator is killed after each number of
+//! writes, and then a user makes a change, while the step waits or after its Job has succeeded.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,8 @@ use crate::simulation::{World, config_map};
 /// More than the writes of a run.
 const WRITES: usize = 5;
 
-/// A ConfigMap, a Job, and another ConfigMap, one after another; `backup` and `cleanup` apply one each.
+/// Returns a package whose plan applies a ConfigMap, a Job, and another ConfigMap, one after
+/// another; `backup` and `cleanup` apply one ConfigMap each.
 fn content() -> Value {
     let job = "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: job\n  annotations:\n    \
                p: \"{{ .Params.P }}\"\n";
@@ -29,7 +30,7 @@ fn content() -> Value {
     content
 }
 
-/// Makes a change at each point of the first run, and returns what has become of the Instance.
+/// Makes a change at each point of the first run; returns the resulting Instances.
 fn interrupted(change: impl Fn(&mut World)) -> Vec<World> {
     let (mut worlds, mut written) = (Vec::new(), BTreeSet::new());
     for writes in 0..WRITES {
@@ -51,7 +52,7 @@ fn interrupted(change: impl Fn(&mut World)) -> Vec<World> {
     worlds
 }
 
-/// Lets Jobs succeed, and reconciles until nothing is left to do.
+/// Lets Jobs succeed, and reconciles until nothing remains to be done.
 fn settle(world: &mut World) {
     for _ in 0..10 {
         world.reconcile();
@@ -75,7 +76,7 @@ fn a_parameter_may_change_at_each_point_of_a_run() {
     }
 }
 
-/// The objects that the run has changed are restored, although the parameter has its former value again.
+/// The objects that the run has changed are restored, although the parameter was reset.
 #[test]
 fn a_change_may_be_reverted_at_each_point_of_its_run() {
     for writes in 0..WRITES {
@@ -116,7 +117,7 @@ fn the_plan_that_runs_may_be_requested_at_each_point() {
     }
 }
 
-/// As a client that replaces the Instance by its manifest.
+/// A client replaces the Instance with its manifest.
 #[test]
 fn an_instance_may_be_replaced_by_its_manifest_at_each_point() {
     let replace = |world: &mut World| {

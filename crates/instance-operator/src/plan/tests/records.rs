@@ -1,4 +1,4 @@
-//! What the status and events record of a run, besides its progress.
+//! Records of a run in the status and in events, besides its progress.
 
 use jiff::Timestamp;
 use podops_api::kudo::ExecutionStatus;
@@ -10,7 +10,7 @@ use crate::{
     simulation::{World, config_map},
 };
 
-/// An Instance whose plan waits for a Deployment.
+/// Returns an Instance whose plan waits for a Deployment.
 fn waiting() -> World {
     let phases = json!([phase("serial", &[step("web", &["web"])])]);
     let mut world = World::new(&version(&phases, &json!({ "web": DEPLOYMENT })), &json!({}));
@@ -55,7 +55,7 @@ fn a_plan_records_when_its_status_changed_last() {
     assert!(last_update(&world) > changed);
 }
 
-/// Two phases side by side: a ConfigMap after a Deployment, and a Job.
+/// Returns two parallel phases: a Deployment followed by a ConfigMap, and a Job.
 fn parallel_phases() -> Value {
     let templates = json!({ "web": DEPLOYMENT, "job": JOB, "last": config_map("last") });
     let phases = json!([
@@ -67,7 +67,8 @@ fn parallel_phases() -> Value {
     content
 }
 
-/// In the pass that reads what fails the second phase, the first has read what it would write.
+/// In the pass that reads the object that fails the second phase, the first phase has read the
+/// object that it would write.
 #[test]
 fn nothing_is_written_once_a_plan_has_failed() {
     let mut content = parallel_phases();
@@ -91,8 +92,8 @@ fn nothing_is_written_once_a_plan_has_failed() {
     assert_eq!(world.log.len(), 2, "{:?}", world.log);
 }
 
-/// A status may be written while objects are: a step that has begun is in progress, and an error stays until
-/// more is known.
+/// A status may be written during a step: a started step is in progress, and an error stays until
+/// the state is known.
 #[test]
 fn a_step_has_begun_once_its_first_object_is_read() {
     let phases = json!([phase("serial", &[step("last", &["last"])])]);
@@ -112,7 +113,7 @@ fn a_step_has_begun_once_its_first_object_is_read() {
     assert_eq!(first_pass(&world), ExecutionStatus::Error);
 }
 
-/// Otherwise a change of a parameter would run `update`, for which nothing is there.
+/// Otherwise, a change of a parameter would run `update`, although nothing is deployed.
 #[test]
 fn only_a_complete_rollout_deploys_an_instance() {
     let mut content = parallel_phases();

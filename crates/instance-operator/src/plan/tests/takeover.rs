@@ -7,7 +7,7 @@ use crate::{object::hash::DEPENDENCIES_HASH, simulation::World};
 
 const CONSUMER: &str = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\nspec:\n  template:\n    spec:\n      volumes:\n      - secret:\n          secretName: s\n";
 
-/// The hash of the Pod template that a plan applies beside this live Secret.
+/// Returns the hash of the Pod template that a plan applies beside this live Secret.
 fn hash_beside(secret: Value) -> String {
     let phases = json!([phase("serial", &[step("web", &["web"])])]);
     let mut world = World::new(&version(&phases, &json!({ "web": CONSUMER })), &json!({}));
@@ -18,7 +18,7 @@ fn hash_beside(secret: Value) -> String {
     annotations[DEPENDENCIES_HASH].as_str().unwrap_or_default().to_owned()
 }
 
-/// Another hash would restart all Pods when the plan applies the workload, and not the Secret.
+/// Another hash would restart all Pods when the plan applies only the workload.
 #[test]
 fn the_hash_of_what_kudo_applied_does_not_change() {
     let applied = json!({

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{object::ObjectId, reasons, task::context::TaskFailure};
 
-/// Returns the object of a file with this content.
+/// Returns the ConfigMap or Secret for a file with this content.
 pub(super) fn artifact(
     file: &PipeFile,
     id: &ObjectId,
@@ -41,7 +41,7 @@ pub(super) fn artifact(
     Ok(object)
 }
 
-/// Reads lines such as `KEY=value`; `#` begins a comment.
+/// Parses lines such as `KEY=value`; `#` begins a comment.
 fn variables(content: &[u8], path: &str) -> Result<Vec<(String, Vec<u8>)>, TaskFailure> {
     let failed = |message: String| {
         TaskFailure::new(&reasons::PIPE_TASK_ERROR, format!("file {path}: {message}"))
@@ -62,7 +62,7 @@ fn variables(content: &[u8], path: &str) -> Result<Vec<(String, Vec<u8>)>, TaskF
     Ok(variables)
 }
 
-/// Returns whether a text is the name of an environment variable, as Kubernetes defines it.
+/// Returns whether a text is a valid name of an environment variable in Kubernetes.
 fn is_variable(text: &str) -> bool {
     let mut characters = text.chars();
     characters.next().is_some_and(is_first_of_variable)

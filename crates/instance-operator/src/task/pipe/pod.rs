@@ -1,5 +1,5 @@
-//! The Pod of a Pipe task: its init container makes the files, and a container that is added waits until
-//! they are read.
+//! The Pod of a Pipe task: its init container creates the files, and an added container waits until
+//! the files are read.
 
 use podops_packages::yaml;
 use serde_json::{Value, json};
@@ -13,13 +13,13 @@ use crate::{
 /// Annotation of the Pods of Pipe tasks.
 const PIPE_POD: (&str, &str) = ("kudo.dev/pipepod", "true");
 
-/// Name of the container that waits.
+/// Name of the added container.
 pub(super) const WAITER: &str = "waiter";
 
-/// Image of the container that waits, unless the task names one.
+/// Image of the added container, unless the task specifies another.
 const IMAGE: &str = "busybox";
 
-/// Returns the Pod with its name and the container that waits.
+/// Returns the Pod with its name and the added container.
 pub(super) fn with_waiter<'a>(
     source: &str,
     name: &str,
@@ -51,7 +51,7 @@ pub(super) fn with_waiter<'a>(
     Ok(pod)
 }
 
-/// Checks a Pod, and returns how its volume is mounted.
+/// Validates a Pod, and returns the mount of its volume.
 fn checked<'a>(pod: &Value, files: impl Iterator<Item = &'a str>) -> Result<Value, TaskFailure> {
     let invalid =
         |message: String| Err(TaskFailure::new(&reasons::RESOURCE_VALIDATION_ERROR, message));
@@ -87,7 +87,7 @@ fn checked<'a>(pod: &Value, files: impl Iterator<Item = &'a str>) -> Result<Valu
     Ok(mount.clone())
 }
 
-/// Returns whether the key of a ConfigMap may have a character.
+/// Returns whether a character is valid in a key of a ConfigMap.
 fn is_name(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '-' | '.' | '_')
 }

@@ -140,7 +140,7 @@ fn a_pod_is_drained_once_all_envoys_acked_and_count_no_request() {
     world.report(2, &[]);
     assert_eq!(of(&world.sync(&[2], &[1]), 1), DRAINED);
     assert!(!world.fleet.needs_load_reports());
-    // It serves again; then it is deleted, and is not listed any more.
+    // The Pod serves again; then it is deleted, and is not listed any more.
     assert_eq!(of(&world.sync(&[1, 2], &[]), 1), Some(Traffic::Absent));
     for stream in [1, 2] {
         world.ack(stream);
@@ -253,7 +253,7 @@ fn draining_pods_are_hidden_when_no_pod_serves() {
     assert_eq!(of(&world.sync(&[], &[1]), 1), UNCOUNTED);
     world.second = 16;
     assert_eq!(of(&world.sync(&[], &[1]), 1), DRAINED);
-    // It is not listed again when another Pod serves.
+    // The Pod is not listed again when another Pod serves.
     world.sync(&[2], &[1]);
     assert_eq!(world.listed(), [2]);
 }

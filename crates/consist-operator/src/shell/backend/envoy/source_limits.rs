@@ -27,7 +27,7 @@ const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Length of the preface of HTTP/2, in bytes.
 const PREFACE_LENGTH: usize = 24;
 
-/// Counts what is in use, by the address of its client.
+/// Limits the permits in use, by client address and in total.
 #[derive(Debug)]
 pub(super) struct SourceLimit {
     per_source: usize,
@@ -55,7 +55,7 @@ impl SourceLimit {
     }
 }
 
-/// One of what a [`SourceLimit`] counts.
+/// One unit of a [`SourceLimit`], in use until dropped.
 #[derive(Debug)]
 pub(super) struct Permit {
     limit: Arc<SourceLimit>,

@@ -99,7 +99,7 @@ struct World {
     rule: Rule,
     leaders: [Leader; 2],
     latest: u8,
-    /// Whether the webhook is available.
+    /// True while the webhook is available.
     webhook: bool,
     outages_left: u8,
     crashes_left: u8,
