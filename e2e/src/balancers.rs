@@ -18,7 +18,7 @@ use tokio::{
 use crate::{
     cluster::{TIMEOUT, eventually},
     control_plane::free_ports,
-    programs, server,
+    server,
 };
 
 /// Load balancer process; dropping it kills the process.
@@ -211,7 +211,7 @@ pub async fn envoy(xds: &Xds, namespace: &str, aggregated: bool) -> anyhow::Resu
     let args = ["--concurrency", "2", "--use-dynamic-base-id", "--log-level", "warning", "-c"];
     let mut args: Vec<String> = args.map(ToOwned::to_owned).to_vec();
     args.push(path.display().to_string());
-    Balancer::start(programs::envoy()?, args, front, path.with_extension("log")).await
+    Balancer::start(podops_test_programs::envoy()?, args, front, path.with_extension("log")).await
 }
 
 fn envoy_config(front: SocketAddr, xds: &Xds, namespace: &str, aggregated: bool) -> Value {

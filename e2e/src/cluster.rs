@@ -58,9 +58,9 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of fake nodes.
 const NODES: usize = 5;
 
-/// Leader election of an operator without a standby: the default timeouts, and an identity that it keeps
-/// after a restart, as a container does in its Pod, so that it goes on without waiting for its Lease to
-/// expire.
+/// Leader election of an operator without a standby: the default timeouts, and an identity that it
+/// keeps after a restart, as a container does in its Pod, so that it continues without waiting for
+/// its Lease to expire.
 const ONE_INSTANCE: &[&str] = &["--leader-elect-identity=first"];
 
 /// Leader election of operators with a standby, which waits for a Lease to expire. Under load, a Lease
@@ -88,12 +88,32 @@ pub struct TestCluster {
     settings: BTreeMap<&'static str, Settings>,
     /// Leader election flags; empty for the operators' defaults.
     leader_election: &'static [&'static str],
-    /// Whether webhook rules may call only the addresses that the shipped flags permit.
+    /// True if webhook rules may call only the addresses that the shipped flags permit.
     are_webhooks_restricted: bool,
     /// Namespace of the test's objects.
     pub namespace: String,
     nodes: Option<Arc<FakeNodes>>,
     _node_tasks: JoinSet<anyhow::Result<()>>,
+}
+
+/// Environment variable with which clusters remain at their end until Ctrl-C.
+const KEEP_CLUSTER: &str = "PODOPS_KEEP_CLUSTER";
+
+impl Drop for TestCluster {
+    fn drop(&mut self) {
+        if std::env::var_os(KEEP_CLUSTER).is_none() {
+            return;
+        }
+        eprintln!("==> the cluster remains until Ctrl-C:{}", self.plane.usage(&self.namespace));
+        // The thread of a runtime must not wait for another runtime.
+        let interrupted = std::thread::spawn(|| {
+            let runtime = tokio::runtime::Runtime::new()?;
+            runtime.block_on(tokio::signal::ctrl_c())
+        });
+        if !matches!(interrupted.join(), Ok(Ok(()))) {
+            eprintln!("==> the cluster does not remain: Ctrl-C cannot be waited for");
+        }
+    }
 }
 
 /// Processes of the operators. A crash that no test has requested fails the test, and so does memory
@@ -592,7 +612,7 @@ impl TestCluster {
         self.nodes.as_deref().context("an attached cluster has no fake nodes")
     }
 
-    /// Identity of an operator's leader, from its Lease; empty if there is none.
+    /// Identity of an operator's leader, from its Lease; empty without a leader.
     ///
     /// # Errors
     ///
@@ -601,7 +621,7 @@ impl TestCluster {
         Ok(self.lease(operator).await?.holder_identity.unwrap_or_default())
     }
 
-    /// Lease of an operator; empty if there is none.
+    /// Lease of an operator; empty if the Lease does not exist.
     ///
     /// # Errors
     ///
@@ -1042,8 +1062,9 @@ impl TestCluster {
         self.wait_for_replicas(name, [replicas; 4]).await
     }
 
-    /// Waits until the operators have handled later changes: those of a new CollaSet of this name, whose
-    /// Pod becomes available. What they have not done until then about earlier changes, they do not do.
+    /// Waits until the operators have handled later changes: those of a new CollaSet of this name,
+    /// whose Pod becomes available. Effects of earlier changes that have not occurred by then do
+    /// not occur.
     ///
     /// # Errors
     ///
@@ -1244,7 +1265,12 @@ pub fn programs() -> anyhow::Result<PathBuf> {
     Ok(test.ancestors().nth(2).context("test executable is not in a target directory")?.to_owned())
 }
 
-/// Polls every 100 ms until `condition` returns true.
+/// Intervals at which [`eventually`] polls at first, and once it has waited for long.
+const POLLS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
+/// Wait from which on [`eventually`] polls less often: polls of many scenarios load the API server.
+const LONG_WAIT: Duration = Duration::from_secs(4);
+
+/// Polls until `condition` returns true.
 ///
 /// # Errors
 ///
@@ -1253,12 +1279,13 @@ pub async fn eventually(
     within: Duration,
     condition: impl AsyncFn() -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {
-    let deadline = Instant::now() + within;
+    let started = Instant::now();
     while !condition().await? {
-        if Instant::now() > deadline {
+        let waited = started.elapsed();
+        if waited > within {
             bail!("timed out after {within:?}");
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(POLLS[usize::from(waited > LONG_WAIT)]).await;
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ const DELETED: usize = 3;
 /// Number of Pods while they are scaled in.
 const FEW: usize = 5;
 
-/// What the page is about, below its table.
+/// Notes of the page, below its table.
 const NOTES: &str = "\
 In each row, ten Pods run the same HTTP server, which ends at once when it receives SIGTERM, and 50 clients send about
 2,000 requests a second through HAProxy, some of which take two seconds. HAProxy does not repeat requests. Every
@@ -105,7 +105,7 @@ pub async fn run(programs: &Path) -> anyhow::Result<String> {
     Ok(format!("# Failed requests by workload\n\n{head}\n\n{table}\n\n{NOTES}\n"))
 }
 
-/// What became of the changes of a workload.
+/// Results of the changes of a workload.
 #[derive(Debug)]
 struct Outcome {
     updated: Change,
@@ -114,7 +114,7 @@ struct Outcome {
     deleted: Change,
 }
 
-/// What became of a change.
+/// Result of a change.
 #[derive(Debug)]
 struct Change {
     /// Number of failed requests.
@@ -165,7 +165,7 @@ async fn measure(programs: &Path, workload: Workload, drain: Drain) -> anyhow::R
     Ok(Outcome { updated, scaled_in, scaled_out, deleted })
 }
 
-/// Starts a cluster, and what controls the workload.
+/// Starts a cluster, and the controller of the workload.
 async fn start(
     programs: &Path,
     workload: Workload,

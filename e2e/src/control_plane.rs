@@ -7,7 +7,7 @@ use std::{
     process::Stdio,
     sync::{
         LazyLock,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -17,14 +17,12 @@ use kube::{
     Client, Config,
     config::{AuthInfo, KubeConfigOptions, Kubeconfig, NamedAuthInfo},
 };
+use podops_test_programs::Programs;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
-use crate::{
-    process::{self, signal},
-    programs::Programs,
-};
+use crate::process::{self, signal};
 
 /// File name of the administrator's kubeconfig.
 const ADMIN: &str = "admin.kubeconfig";
@@ -42,7 +40,7 @@ rules:
 /// Control plane; dropping it stops the processes started for it.
 pub struct ControlPlane {
     /// Directory with configuration, certificates and logs.
-    pub dir: tempfile::TempDir,
+    pub dir: Directory,
     /// Client with administrator permissions.
     pub admin: Client,
     kubectl: PathBuf,
@@ -83,7 +81,7 @@ impl ControlPlane {
     }
 
     async fn start_once(programs: &Programs) -> anyhow::Result<Self> {
-        let dir = temporary_directory()?;
+        let dir = Directory::create()?;
         issue_certificates(dir.path())?;
         std::fs::write(dir.path().join("audit-policy.yaml"), AUDIT_POLICY)?;
         configure_webhook_client(dir.path())?;
@@ -115,7 +113,7 @@ impl ControlPlane {
     /// If the context does not exist or the API server cannot be reached.
     pub async fn existing(context: &str) -> anyhow::Result<Self> {
         let kubectl = tokio::task::spawn_blocking(Programs::find_kubectl).await??;
-        let dir = temporary_directory()?;
+        let dir = Directory::create()?;
         let mut kubeconfig = Kubeconfig::read().context("reading the kubeconfig")?;
         kubeconfig.current_context = Some(context.to_owned());
         write(&kubeconfig, &dir.path().join(ADMIN))?;
@@ -469,12 +467,40 @@ async fn connect(kubeconfig: &Kubeconfig) -> anyhow::Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-/// Creates a temporary directory, which is removed on drop unless `PODOPS_KEEP` is set: then logs,
-/// the audit log and kubeconfigs remain for debugging.
-fn temporary_directory() -> anyhow::Result<tempfile::TempDir> {
-    let mut dir = tempfile::tempdir()?;
-    dir.disable_cleanup(std::env::var_os("PODOPS_KEEP").is_some());
-    Ok(dir)
+/// True if directories of control planes remain when they end.
+static KEEPS_DIRECTORIES: AtomicBool = AtomicBool::new(false);
+
+/// Keeps the directories of the control planes of this process, with logs, audit logs and kubeconfigs, because a
+/// scenario has failed.
+pub fn keep_directories() {
+    KEEPS_DIRECTORIES.store(true, Ordering::Relaxed);
+}
+
+/// Temporary directory of a control plane, which is removed on drop unless `PODOPS_KEEP` is set or a scenario has
+/// failed.
+pub struct Directory(tempfile::TempDir);
+
+impl Directory {
+    fn create() -> anyhow::Result<Self> {
+        let directory = Self(tempfile::tempdir()?);
+        eprintln!("==> logs: {}", directory.path().display());
+        Ok(directory)
+    }
+
+    /// Path of the directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let keep = KEEPS_DIRECTORIES.load(Ordering::Relaxed)
+            || std::thread::panicking()
+            || std::env::var_os("PODOPS_KEEP").is_some();
+        self.0.disable_cleanup(keep);
+    }
 }
 
 fn issue_certificates(dir: &Path) -> anyhow::Result<()> {

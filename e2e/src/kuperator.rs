@@ -33,7 +33,7 @@ pub struct KuperatorPod<'a> {
     pub revision: &'a str,
     /// Image of its container.
     pub image: &'a str,
-    /// Whether the readiness gate is open.
+    /// True if the readiness gate is open.
     pub is_in_service: bool,
 }
 

@@ -17,11 +17,11 @@ use podops_e2e::{
     comparison, package_demo,
     packages::{self, COMMUNITY},
     plots,
-    programs::Programs,
     progress_view::ProgressView,
     recording, server, soak,
     traffic::{Load, LoadStats, server_set, update_without_consist},
 };
+use podops_test_programs::Programs;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -170,7 +170,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-/// Prints what a command is for.
+/// Prints the output of a command.
 #[allow(clippy::print_stdout, reason = "the output of a command")]
 fn output(text: &str) {
     println!("{text}");

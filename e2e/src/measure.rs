@@ -24,7 +24,7 @@ use crate::{
     process::{Memory, cpu_time, memory},
 };
 
-/// Time without a Pod event after which all events count as received.
+/// Time without a Pod event after which all events are considered received.
 const QUIET_PERIOD: Duration = Duration::from_millis(500);
 
 /// Cost of one change.
@@ -80,8 +80,8 @@ impl Cost {
         self.per_pod(self.operator_requests().count())
     }
 
-    /// Operator requests by operator, verb and resource, such as `lifecycle-operator patch pods/status: 200`, in
-    /// lines: what a failed test prints.
+    /// Operator requests by operator, verb and resource, one per line, for the message of a failed
+    /// test; for example `lifecycle-operator patch pods/status: 200`.
     #[must_use]
     pub fn requests_by_kind(&self) -> String {
         let mut counts = BTreeMap::<String, usize>::new();

@@ -30,7 +30,7 @@ impl MemoryCgroup {
         Some(Self { path })
     }
 
-    /// Adds a process. What it allocates from now on is limited.
+    /// Adds a process. Memory that it allocates from now on is limited.
     ///
     /// # Errors
     ///

@@ -466,7 +466,7 @@ struct PodCache {
 struct CachedPod {
     /// The latest version received.
     pod: Pod,
-    /// Whether it is being reconciled.
+    /// True while the Pod is being reconciled.
     busy: bool,
     /// Number of the version before the kubelet's last write: versions up to it are stale.
     handled: u64,

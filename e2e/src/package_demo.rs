@@ -30,7 +30,7 @@ const PACKAGE: &str = "docs/examples/packages/store";
 const NAME: &str = "store";
 /// Interval at which the tree is drawn.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// What the package applies, beside what its ServiceAccount may always read.
+/// Resources that the package applies, besides those that its ServiceAccount may always read.
 const RESOURCES: &str =
     "services,collasets.apps.kusionstack.io,podtransitionrules.apps.kusionstack.io,jobs.batch";
 

@@ -1,5 +1,5 @@
-//! What watches see of plans while instance-operator is killed: whether a run wrote an object of a step that
-//! was complete, or made an object of a Pipe task twice.
+//! Watches plans while instance-operator is killed: finds runs that wrote an object of a complete
+//! step, or made an object of a Pipe task twice.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ use podops_api::kudo::{ExecutionStatus, Instance, PhaseStatus, PlanStatus, StepS
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::task::JoinSet;
 
-/// What became of the runs.
+/// Results of the runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Killed {
     /// Number of runs that ended.
@@ -65,14 +65,14 @@ impl PackageHistory {
         Self { seen, _watches: watches }
     }
 
-    /// What became of the runs so far.
+    /// Results of the runs so far.
     #[must_use]
     pub fn judge(&self) -> Killed {
         self.seen.lock().judge()
     }
 }
 
-/// What the watches saw.
+/// States that the watches received.
 #[derive(Default)]
 struct History {
     instances: Vec<Instance>,

@@ -1,6 +1,6 @@
-//! Kills instance-operator at random points of the runs of several Instances, and checks from what watches
-//! saw that each run ends, that no Secret of a Pipe task is made twice, and that no complete step is
-//! entered again.
+//! Kills instance-operator at random points of the runs of several Instances, and checks from
+//! watches that each run ends, that no Secret of a Pipe task is made twice, and that no complete
+//! step is entered again.
 
 use std::time::{Duration, Instant};
 

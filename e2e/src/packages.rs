@@ -61,7 +61,7 @@ struct ForeignKind {
 /// Most time that the verification of a package may take.
 const VERIFY_MAX: Duration = Duration::from_millis(300);
 
-/// What became of one package.
+/// Results of one package.
 #[derive(Debug, Default)]
 struct Tried {
     name: String,
@@ -139,8 +139,8 @@ pub async fn run(programs: &Path, folder: &Path) -> anyhow::Result<String> {
 ///
 /// # Errors
 ///
-/// If there are no packages, the cluster does not start, a run does not end, or does twice what must be done
-/// once.
+/// If there are no packages, the cluster does not start, a run does not end, or repeats an action
+/// that must be done once.
 pub async fn run_with_kills(
     programs: &Path,
     folder: &Path,
@@ -309,7 +309,7 @@ impl Lab {
         archives.pop().context("no archive")
     }
 
-    /// Shows what a change would do: there may be differences, and no error.
+    /// Shows the effects of a change: there may be differences, and no error.
     async fn preview(&self, args: &[&str]) -> anyhow::Result<()> {
         let args = [&["plan", "diff"], args].concat();
         let output = self.output(&args).await?;
@@ -428,8 +428,9 @@ impl Lab {
         self.applied(&self.kinds("--namespaced=false").await?, &[]).await
     }
 
-    /// What is left of the Instance and its children: claims of StatefulSets and CustomResourceDefinitions.
-    /// All else in its namespace is waited for, because the garbage collector deletes it.
+    /// Returns the rest of the Instance and its children: claims of StatefulSets and
+    /// CustomResourceDefinitions. Waits until the garbage collector has deleted all else in its
+    /// namespace.
     ///
     /// # Errors
     ///

@@ -1,10 +1,11 @@
-//! What pages of measurements have in common.
+//! Common parts of the pages of measurements.
 
 use procfs::Current as _;
 
-use crate::programs::Programs;
+use podops_test_programs::Programs;
 
-/// Returns a sentence about a page that a command writes: when, and on what, its figures were measured.
+/// Returns a sentence about a page that a command writes: the date and the machine of its
+/// measurements.
 pub(crate) fn conditions(command: &str) -> anyhow::Result<String> {
     #[allow(clippy::disallowed_methods, reason = "the page states the date of the measurement")]
     let date = jiff::Timestamp::now().strftime("%Y-%m-%d");

@@ -120,7 +120,7 @@ struct State {
     /// Largest peak memory of processes that a test has ended, in MiB.
     peak_mebibytes: f64,
     exits: Vec<Exit>,
-    /// Whether a test has requested the next exit.
+    /// True if a test has requested the next exit.
     exit_requested: bool,
 }
 

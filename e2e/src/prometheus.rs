@@ -24,7 +24,7 @@ use url::form_urlencoded;
 use crate::{
     cluster::{TIMEOUT, eventually},
     control_plane::free_ports,
-    process, programs,
+    process,
 };
 
 /// Prometheus process; dropping it kills the process.
@@ -131,7 +131,7 @@ impl Prometheus {
         std::fs::write(directory.join("rules.json"), rules.to_string())?;
         let [port] = free_ports()?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let program = programs::prometheus("prometheus")?;
+        let program = podops_test_programs::prometheus("prometheus")?;
         let log = process::log(&directory.join("prometheus.log"))?;
         let process = Command::new(&program)
             .args(["--config.file=prometheus.json", "--storage.tsdb.path=data"])
@@ -151,7 +151,7 @@ impl Prometheus {
             let log = std::fs::read_to_string(prometheus.directory.join("prometheus.log"));
             format!("Prometheus is not ready: {}", log.unwrap_or_default())
         })?;
-        // It discovers targets some seconds later.
+        // Prometheus discovers targets some seconds later.
         let all_scraped = async || {
             let scraped = prometheus.query("up == 1", Duration::from_secs(1)).await?;
             Ok(scraped.len() == operators.len())

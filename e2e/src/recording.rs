@@ -28,7 +28,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// Number of frames in the page.
 const FRAMES: usize = 8;
 
-/// What the screen showed from a time on.
+/// Content of the screen from a time on.
 struct Frame {
     at: Duration,
     text: String,
@@ -63,7 +63,7 @@ pub async fn page(programs: &Path) -> anyhow::Result<String> {
     Ok(format(&frames))
 }
 
-/// Updates the CollaSet, and returns what the screen shows until the end.
+/// Updates the CollaSet, and returns the contents of the screen until the end.
 async fn record(
     cluster: &TestCluster,
     screen: &Mutex<vt100::Parser>,

@@ -53,7 +53,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Escapes what Markdown reads as HTML, such as `<name>`, outside of code.
+/// Escapes text that Markdown reads as HTML, such as `<name>`, outside of code.
 fn escape_tags(page: &str) -> String {
     let mut is_code = false;
     let mut escaped = String::new();

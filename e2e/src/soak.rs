@@ -144,7 +144,7 @@ pub async fn run(cluster: &TestCluster, rounds: usize, seed: u64) -> anyhow::Res
 fn random_team(round: usize, number: usize, random: &mut Rng) -> Team {
     let name = format!("r{round}t{number}");
     let sets: Vec<(String, usize)> = (0..random.usize(2..=3))
-        // Mostly small, because sharing a budget is what is tested, not size.
+        // Mostly small, because the subject of the test is sharing a budget, not size.
         .map(|n| {
             (
                 format!("{name}s{n}"),

@@ -1,4 +1,4 @@
-//! A client with rights in one namespace only, and what others must not notice of it.
+//! A client with rights in one namespace only, for tests of its effects on other namespaces.
 
 use kube::{Api, Client, Resource, core::NamespaceResourceScope};
 use podops_api::{lifecycle::LabelKind, well_known};
@@ -9,7 +9,7 @@ use crate::cluster::{TIMEOUT, TestCluster, app, eventually};
 /// Name of a tenant's ServiceAccount.
 const ACCOUNT: &str = "tenant";
 
-/// What a tenant may read and write in its namespace.
+/// Resources that a tenant may read and write in its namespace.
 const RESOURCES: &str = "--resource=pods,pods/status,services,persistentvolumeclaims,resourcequotas,\
     resourcequotas/status,collasets.apps.kusionstack.io,podtransitionrules.apps.kusionstack.io,\
     poddecorations.apps.kusionstack.io,operationjobs.apps.kusionstack.io,\

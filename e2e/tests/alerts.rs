@@ -1,11 +1,11 @@
-//! When the alerts of `deploy/monitoring` begin to fire, with promtool. `live_monitoring` causes their
+//! When the alerts of `deploy/monitoring` begin to fire, with promtool. `operations/monitoring` causes their
 //! situations.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{collections::BTreeSet, path::Path, process::Command};
 
-use podops_e2e::programs::prometheus;
+use podops_test_programs::prometheus;
 use serde_json::{Value, json};
 
 /// Series of an alert, with one sample each minute, and when it fires.
@@ -52,7 +52,7 @@ const CASES: [Case; 20] = [
         "0x10 1x20",
         [10, 12],
     ),
-    // It expires 30 days and 10 minutes after the first sample.
+    // The certificate expires 30 days and 10 minutes after the first sample.
     case(
         "PodopsCertificateExpiring",
         r#"podops_admission_certificate_expiry_timestamp_seconds{operator="a"}"#,

@@ -176,7 +176,7 @@ fn an_archive_has_the_files_of_its_folder() {
             assert!(output.status.success(), "{args:?}: {output:?}");
         };
         run(&["package", "create", argument, "--overwrite"]);
-        // It finds the templates by their names.
+        // `verify` finds the templates by their names.
         run(&["package", "verify", "op-0.1.0.tgz"]);
         let list = ["-tzf", "op-0.1.0.tgz"];
         let list = Command::new("tar").args(list).current_dir(work.path()).output().unwrap();

@@ -1,7 +1,7 @@
 //! Runs cargo.
 
 use std::{
-    env, fs,
+    env,
     path::PathBuf,
     process::{Command, Stdio},
 };
@@ -13,27 +13,6 @@ use crate::sources;
 /// Builds the programs for the demo and the end-to-end tests. Builds the whole workspace, so that
 /// tests do not rebuild its dependencies with other features.
 pub(crate) const BUILD: [&str; 3] = ["build", "--workspace", "--bins"];
-
-/// As [`BUILD`], without the optimization of this repository's packages, which is a quarter of the time of a first
-/// build. The packages of others are built as [`BUILD_ALL`] builds them, so that the tests use them again.
-pub(crate) fn build_quickly() -> anyhow::Result<Vec<String>> {
-    let path = sources::root().join("Cargo.toml");
-    let manifest = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let mut arguments = BUILD.map(ToOwned::to_owned).to_vec();
-    for package in own_optimized(&manifest) {
-        arguments
-            .extend(["--config".to_owned(), format!("profile.dev.package.{package}.opt-level=0")]);
-    }
-    Ok(arguments)
-}
-
-/// Packages of this repository that its manifest has a profile for.
-fn own_optimized(manifest: &str) -> impl Iterator<Item = &str> {
-    let profiles = manifest
-        .lines()
-        .filter_map(|line| line.strip_prefix("[profile.dev.package.")?.strip_suffix(']'));
-    profiles.filter(|package| manifest.contains(&format!("\n{package} = {{ path = ")))
-}
 
 /// Builds programs and tests at once: apart, they would be built with other features of their dependencies.
 pub(crate) const BUILD_ALL: [&str; 3] = ["build", "--workspace", "--all-targets"];
@@ -87,7 +66,7 @@ pub(crate) fn flags_without_paths() -> anyhow::Result<PathBuf> {
     let cargo_home = cargo_home.context("neither CARGO_HOME nor HOME is set")?;
     let target = target_directory()?;
     let root = sources::root().canonicalize()?;
-    // Of several prefixes that match a path, the last one counts.
+    // Of several prefixes that match a path, the last one applies.
     let mut flags = env::var_os(RUST_FLAGS).unwrap_or_default();
     for (path, name) in [(root, "podops"), (target, "target"), (cargo_home, "cargo")] {
         flags.push(format!(" --remap-path-prefix={}=/{name}", path.display()));
@@ -95,7 +74,7 @@ pub(crate) fn flags_without_paths() -> anyhow::Result<PathBuf> {
     Ok(flags.into())
 }
 
-/// Runs cargo, and returns what it prints to its standard output.
+/// Runs cargo, and returns its standard output.
 pub(crate) fn cargo_output(args: &[&str]) -> anyhow::Result<String> {
     eprintln!("==> cargo {}", args.join(" "));
     let output =
@@ -134,24 +113,4 @@ pub(crate) fn cargo_with(args: &[&str], environment: &[(&str, PathBuf)]) -> anyh
         bail!("cargo {} failed", args.join(" "));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn own_packages_with_a_profile_are_found() {
-        let manifest = "[workspace.dependencies]\npodops-api = { path = \"crates/api\" }\nhyper = \"1\"\n\
-            [profile.dev.package.podops-api]\nopt-level = 1\n[profile.dev.package.hyper]\n\
-            [profile.release.package.podops-api]\n";
-        assert_eq!(own_optimized(manifest).collect::<Vec<_>>(), ["podops-api"]);
-    }
-
-    #[test]
-    fn a_quick_build_optimizes_no_operator() {
-        let arguments = build_quickly().unwrap();
-        let operator = "profile.dev.package.collaset-operator.opt-level=0".to_owned();
-        assert!(arguments.contains(&operator), "{arguments:?}");
-    }
 }

@@ -1,5 +1,4 @@
-//! Generates what needs no operator: the CustomResourceDefinitions, their reference pages, the code
-//! map.
+//! Generates files from the API types: the CustomResourceDefinitions and their reference pages.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSON,

@@ -126,7 +126,7 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
     Ok(fs::rename(building.keep(), &output)?)
 }
 
-/// Builds what is released; returns the directories of the operators and of the command lines.
+/// Builds the released programs; returns the directories of the operators and of the command lines.
 fn build(args: &DistArgs) -> anyhow::Result<(PathBuf, PathBuf)> {
     if let Some(directory) = &args.programs {
         return Ok((directory.clone(), directory.clone()));
@@ -153,7 +153,7 @@ fn check_replaceable(output: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns what is released.
+/// Returns the properties of the release.
 fn release(args: DistArgs, output: &Path) -> anyhow::Result<Release> {
     Ok(Release {
         registry: args.registry,

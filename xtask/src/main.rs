@@ -3,8 +3,10 @@
 use std::{
     env, fs,
     io::{self, Write as _},
+    panic,
     path::Path,
     process::{Command, Stdio},
+    thread,
 };
 
 use anyhow::{Context as _, bail};
@@ -13,6 +15,7 @@ use cargo::{
     target_directory,
 };
 use parts::Parts;
+use podops_test_programs::Programs;
 
 mod cargo;
 mod crd_page;
@@ -52,7 +55,7 @@ Commands:
   dist --files DIR Write the files of the images only, for a container engine
   dist --registry NAME --published FILE
                    Write the manifests only, with the digests in a file
-  hostile          Run the live tests of hostile objects, tenants and large numbers with release builds
+  hostile          Run the live tests of faults, hostile objects and tenants with release builds
                    and print their figures; PODOPS_FUZZ_OBJECTS, PODOPS_SCALE_PODS and
                    PODOPS_SCALE_RULES set other numbers
   mutants          Change each condition of the planning and scheduling of plans, and run the models and unit
@@ -67,7 +70,11 @@ Commands:
                    from the programs' tables; with --check, fail if they differ
   soak [--rounds N] [--seed N]
                    Run random rollouts with faults under shared rules; writes docs/soak.md
+  programs         Build or download the programs of other projects that the tests run
   test             Run what CI runs: formatting, lints, unit and property tests, models, e2e tests
+  test NAME [--keep]
+                   Run the tests with NAME in their names; with --keep, the cluster of a scenario remains
+                   until Ctrl-C
   tidy [--report]  Check terms, shape of the code, imports, links and dependencies; with --report,
                    print the figures
   upgrade REVISION Run the test of an upgrade and a rollback during rollouts, between a revision of this
@@ -96,7 +103,10 @@ fn main() -> anyhow::Result<()> {
         ["reference"] => reference(&[]),
         ["reference", "--check"] => reference(&["--check"]),
         ["soak", args @ ..] => write_page("soak", args, "docs/soak.md"),
+        ["programs"] => podops_test_programs::install_all(),
         ["test"] => test(),
+        ["test", name] => test_named(name, false),
+        ["test", name, "--keep"] => test_named(name, true),
         ["upgrade", revision] => upgrade(revision),
         ["help" | "--help" | "-h"] => Ok(writeln!(io::stdout(), "{USAGE}")?),
         ["tidy"] => tidy::check(),
@@ -116,11 +126,12 @@ const PURE: [&str; 7] = [
     "transition-rule-operator",
 ];
 
-/// Runs the demo.
+/// Runs the demo. The control plane is built while the operators are: most of its time are downloads.
 fn demo(args: &[&str]) -> anyhow::Result<()> {
     prerequisites::for_demo(args)?;
-    let build = cargo::build_quickly()?;
-    cargo(&build.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let control_plane = thread::spawn(Programs::find);
+    cargo(&BUILD)?;
+    control_plane.join().unwrap_or_else(|panic| panic::resume_unwind(panic))?;
     let program = env::current_exe()?.with_file_name("podops-e2e");
     let status = Command::new(&program).arg("demo").args(args).status();
     if !status.with_context(|| format!("starting {}", program.display()))?.success() {
@@ -158,9 +169,6 @@ fn bench_packages() -> anyhow::Result<()> {
 /// Tests that compare with the Go programs that KUDO uses.
 const COMPARISONS: [&str; 3] = ["templates", "yaml", "hashes"];
 
-/// Live tests of hostile objects, tenants and large numbers.
-const HOSTILE: [&str; 4] = ["live_fuzz", "live_hostile", "live_scale", "live_tenants"];
-
 /// Draws the dashboards with release builds.
 fn plot() -> anyhow::Result<()> {
     prerequisites::for_tests()?;
@@ -176,10 +184,8 @@ fn plot() -> anyhow::Result<()> {
 fn hostile() -> anyhow::Result<()> {
     prerequisites::for_tests()?;
     cargo(&BUILD_RELEASE)?;
-    let tests: Vec<&str> = HOSTILE.iter().flat_map(|test| ["--test", test]).collect();
-    let arguments =
-        [&["test", "--workspace", "--no-fail-fast"], &tests[..], &["--", "--nocapture"]];
-    cargo_with(&arguments.concat(), &[("PODOPS_PROGRAMS", release()?)])
+    let arguments = ["test", "--workspace", "--test", "hostile"];
+    cargo_with(&arguments, &[("PODOPS_PROGRAMS", release()?)])
 }
 
 /// Runs the test of an upgrade from a revision, which is built in a worktree of its own.
@@ -193,10 +199,8 @@ fn upgrade(revision: &str) -> anyhow::Result<()> {
     cargo(&[&BUILD_RELEASE[..], &at].concat())?;
     cargo(&BUILD_RELEASE)?;
     let environment = [("PODOPS_PROGRAMS", release()?), ("PODOPS_PREVIOUS", previous)];
-    cargo_with(
-        &["test", "--workspace", "--test", "live_upgrade", "--", "--nocapture"],
-        &environment,
-    )
+    let arguments = ["test", "--workspace", "--test", "operations", "--", "upgrade::"];
+    cargo_with(&arguments, &environment)
 }
 
 /// Returns the commit of a revision of this repository.
@@ -229,26 +233,34 @@ fn test() -> anyhow::Result<()> {
     result
 }
 
+/// Runs the tests with a name.
+fn test_named(name: &str, keep: bool) -> anyhow::Result<()> {
+    prerequisites::for_tests()?;
+    cargo(&BUILD_ALL)?;
+    suites::run_named(name, keep)
+}
+
 fn test_parts(parts: &mut Parts) -> anyhow::Result<()> {
     parts.run("prerequisites", prerequisites::for_tests)?;
+    let programs = Parts::start("programs of other projects (beside the above)", &["programs"])?;
     parts.run("formatting", || cargo(&["fmt", "--all", "--check"]))?;
     parts.run("generated files, tidy", || {
         generated::check(crds::files()?, "crds")?;
         generated::check(dashboards::files()?, "dashboards")?;
         tidy::check()
     })?;
-    parts.run("each package without I/O", || {
-        for package in PURE {
-            // One package at a time, because a workspace build unifies features and would hide errors.
-            cargo(&["check", "--package", package, "--no-default-features"])?;
-        }
-        Ok(())
+    parts.run("packages without I/O", || {
+        // Without the other packages, whose features would hide that one of these lacks a feature.
+        let packages = PURE.iter().flat_map(|package| ["--package", package]);
+        let check = ["check", "--no-default-features"].into_iter().chain(packages);
+        cargo(&check.collect::<Vec<_>>())
     })?;
     parts.run("clippy", || {
         cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])
     })?;
     parts.run("build of programs and tests", || cargo(&BUILD_ALL))?;
     parts.run("reference pages", || run_reference(&["--check"]))?;
+    parts.wait(programs)?;
     suites::run(parts)
 }
 

@@ -27,8 +27,8 @@ struct Group {
 const MODELS: &[&str] = &["--test", "model"];
 const UNIT_TESTS: &[&str] = &["--lib"];
 
-/// How a run goes on is decided by the first files: the models must find what unit tests need not. The other files
-/// decide which plan runs, and what is removed.
+/// The files of the first group decide how a plan run continues: the models must find changes that
+/// unit tests need not find. The other files decide which plan runs, and which objects are removed.
 const GROUPS: [Group; 2] = [
     Group { files: &["plan/attempts.rs", "plan/engine.rs"], first: MODELS, then: UNIT_TESTS },
     Group {

@@ -1,9 +1,13 @@
 //! Clock and processor time of the parts of a long command, as a table.
 
 use std::{
+    env,
     fmt::Write as _,
+    process::{Child, Command},
     time::{Duration, Instant},
 };
+
+use anyhow::Context as _;
 
 use crate::processor_time::{Cgroup, since_start};
 
@@ -21,6 +25,14 @@ struct Part {
     clock: Duration,
     /// Processor time of all its processes; `None` if the machine cannot count it.
     processor: Option<Duration>,
+}
+
+/// A part that runs beside others.
+#[derive(Debug)]
+pub(crate) struct Beside {
+    name: String,
+    process: Child,
+    cgroup: Option<Cgroup>,
 }
 
 impl Parts {
@@ -59,6 +71,37 @@ impl Parts {
         let processor = cgroup.as_ref().and_then(Cgroup::processor_time);
         self.ended.push(Part { name: name.to_owned(), clock: started.elapsed(), processor });
         result
+    }
+
+    /// Starts a command of this program beside the next parts.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start.
+    pub(crate) fn start(name: &str, arguments: &[&str]) -> anyhow::Result<Beside> {
+        let cgroup = Cgroup::create();
+        let program = env::current_exe()?;
+        let mut command = cgroup
+            .as_ref()
+            .map_or_else(|| Command::new(&program), |cgroup| cgroup.command(&program));
+        let process =
+            command.args(arguments).spawn().with_context(|| format!("starting {name}"))?;
+        Ok(Beside { name: name.to_owned(), process, cgroup })
+    }
+
+    /// Waits for the end of a part that was started beside others; its time is only that of the
+    /// wait.
+    ///
+    /// # Errors
+    ///
+    /// If it has failed.
+    pub(crate) fn wait(&mut self, mut part: Beside) -> anyhow::Result<()> {
+        let started = Instant::now();
+        let status = part.process.wait()?;
+        let processor = part.cgroup.as_ref().and_then(Cgroup::processor_time);
+        self.ended.push(Part { name: part.name.clone(), clock: started.elapsed(), processor });
+        anyhow::ensure!(status.success(), "{} failed", part.name);
+        Ok(())
     }
 
     /// The table of all parts and their sum.

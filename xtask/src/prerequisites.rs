@@ -62,7 +62,7 @@ const CLIPPY: Prerequisite = Prerequisite {
     source: Source::Rustup("clippy"),
 };
 
-/// Installs what the tests need.
+/// Installs the programs that the tests need.
 ///
 /// # Errors
 ///
@@ -71,7 +71,7 @@ pub(crate) fn for_tests() -> anyhow::Result<()> {
     ensure(&[RUSTFMT, CLIPPY, GO, PYTHON, PYTHON_VENV, HAPROXY, DPKG, MOUNT_NAMESPACE])
 }
 
-/// Installs what the demo needs.
+/// Installs the programs that the demo needs.
 ///
 /// # Errors
 ///
@@ -80,7 +80,7 @@ pub(crate) fn for_demo(args: &[&str]) -> anyhow::Result<()> {
     if args.contains(&"--traffic") { ensure(&[GO, HAPROXY]) } else { ensure(&[GO]) }
 }
 
-/// Checks what the files of images need.
+/// Installs the programs that the files of images need.
 ///
 /// # Errors
 ///
@@ -89,7 +89,7 @@ pub(crate) fn for_images() -> anyhow::Result<()> {
     ensure(&[DPKG])
 }
 
-/// Checks what manifests need: kubectl is built if it is not installed.
+/// Installs the programs that manifests need: kubectl is built if it is not installed.
 ///
 /// # Errors
 ///
@@ -102,7 +102,7 @@ fn ensure(all: &[Prerequisite]) -> anyhow::Result<()> {
     let missing = missing(all);
     for command in install_commands(&missing, !is_root()) {
         eprintln!("==> {}", command.join(" "));
-        // Whether it succeeded is checked below.
+        // The result is checked below.
         drop(run(&command));
     }
     let missing = self::missing(all);
@@ -177,7 +177,7 @@ fn names(missing: &[&Prerequisite], name: impl Fn(Source) -> Option<&'static str
     names.join(" ")
 }
 
-/// One line that names what is missing, and how to install it.
+/// One line that names the missing programs, and how to install them.
 fn instructions(missing: &[&Prerequisite]) -> String {
     let all: Vec<&str> = missing.iter().map(|prerequisite| prerequisite.name).collect();
     let mut steps = Vec::new();

@@ -80,8 +80,9 @@ fn own_cgroup() -> Option<PathBuf> {
     Some(mount.join(cgroup.pathname.trim_start_matches('/')))
 }
 
-/// Time since this process started, and processor time of it and its children until now. `cargo run` becomes the
-/// program that it has built, so that the build of this program counts.
+/// Time since this process started, and processor time of it and its children until now.
+/// `cargo run` becomes the program that it has built, so that the build of this program is
+/// included.
 pub(crate) fn since_start() -> Option<(Duration, Duration)> {
     let stat = Process::myself().ok()?.stat().ok()?;
     let ticks_per_second = procfs::ticks_per_second();

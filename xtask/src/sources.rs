@@ -43,7 +43,7 @@ pub(crate) fn text(path: &str) -> anyhow::Result<String> {
     fs::read_to_string(root().join(path)).with_context(|| format!("reading {path}"))
 }
 
-/// Hand-written pages: Markdown except what commands of this repository write.
+/// Hand-written pages: Markdown except the pages that commands of this repository write.
 pub(crate) fn pages() -> anyhow::Result<Vec<(String, String)>> {
     let mut pages = Vec::new();
     for path in with_extension("md")? {

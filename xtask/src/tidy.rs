@@ -8,6 +8,7 @@ use anyhow::bail;
 mod dependencies;
 mod finding;
 mod imports;
+mod language;
 mod licenses;
 mod links;
 mod report;

@@ -1,4 +1,4 @@
-//! What the tests have compared with the Go programs that KUDO uses.
+//! Results of the tests' comparisons with the Go programs that KUDO uses.
 
 use std::{fs, path::Path};
 
@@ -22,7 +22,7 @@ struct Comparison {
     not_supported: usize,
 }
 
-/// Adds what the tests have recorded in a directory.
+/// Adds the results that the tests have recorded in a directory.
 pub(super) fn add(directory: &Path, rows: &mut Rows) -> anyhow::Result<()> {
     for (name, metric) in COMPARISONS {
         let path = directory.join(name);

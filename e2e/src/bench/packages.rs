@@ -41,7 +41,7 @@ const INSTANCES: usize = 500;
 const OBJECTS: usize = 10;
 /// Number of times that the operator is killed.
 const KILLS: usize = 200;
-/// Number of rounds of which the median counts.
+/// Number of rounds, of which the median is reported.
 const ROUNDS: usize = 20;
 /// Number of Jobs of the step whose message changes most.
 const JOBS: usize = 40;

@@ -3,7 +3,7 @@
 /// Largest stripped release binary, in megabytes.
 pub(super) const BINARY_SIZE_LIMIT_MB: f64 = 12.0;
 
-/// Prints what is measured next.
+/// Prints the next step of the measurement.
 pub(super) fn print_step(step: &str) {
     eprintln!("==> {step}");
 }
@@ -13,7 +13,7 @@ pub(super) struct Row {
     pub(super) metric: &'static str,
     pub(super) target: String,
     pub(super) measured: String,
-    /// Whether the target was met; `None` if there is no target.
+    /// True if the target was met; `None` without a target.
     pub(super) met: Option<bool>,
 }
 

@@ -1,7 +1,7 @@
 //! An ordinary ingress controller: the servers of an HAProxy follow the Pods that are ready and not being deleted.
 //!
-//! It watches Pods. EndpointSlices have the same addresses a little later, but the API server accepts no loopback
-//! addresses in them, which those of the servers are.
+//! Pods are watched. EndpointSlices have the same addresses a little later, but the API server
+//! accepts no loopback addresses in them, and the servers have loopback addresses.
 
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 

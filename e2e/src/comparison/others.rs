@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use podops_test_programs::GoProject;
 
 use crate::{
     cluster::{TIMEOUT, TestCluster, eventually},
     control_plane::free_ports,
     process::{Spec, SupervisedProcess},
-    programs::{self, GoProject},
 };
 
 /// Argo Rollouts. Later versions need a later version of Go.
@@ -91,7 +91,7 @@ pub(super) async fn start_open_kruise(cluster: &TestCluster) -> anyhow::Result<S
 }
 
 async fn build(project: GoProject) -> anyhow::Result<(PathBuf, PathBuf)> {
-    tokio::task::spawn_blocking(move || programs::go_project(&project)).await?
+    tokio::task::spawn_blocking(move || podops_test_programs::go_project(&project)).await?
 }
 
 async fn apply(cluster: &TestCluster, kustomization: &Path, namespace: &str) -> anyhow::Result<()> {

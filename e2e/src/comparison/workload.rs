@@ -15,7 +15,7 @@ const MAX_UNAVAILABLE: usize = 3;
 /// Time that a container still runs before it is stopped, in seconds.
 const SLEEP: u64 = 5;
 
-/// What is compared: each workload, and what happens before one of its Pods stops.
+/// Compared workloads, and the step before one of their Pods stops.
 pub(super) const ALL: [(Workload, Drain); 8] = [
     (Workload::Deployment, Drain::Nothing),
     (Workload::Deployment, Drain::Sleep),
@@ -38,10 +38,10 @@ pub(super) enum Workload {
     CollaSet,
 }
 
-/// What happens before a Pod stops.
+/// Step before a Pod stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drain {
-    /// It becomes unready.
+    /// The Pod becomes unready.
     Nothing,
     /// Its container waits.
     Sleep,
@@ -50,7 +50,7 @@ pub(super) enum Drain {
 }
 
 impl Drain {
-    /// What the page calls it.
+    /// Name on the page.
     pub(super) const fn title(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -61,7 +61,7 @@ impl Drain {
 }
 
 impl Workload {
-    /// What the page calls it.
+    /// Name on the page.
     pub(super) fn title(self) -> String {
         let version = match self {
             Self::Rollout => super::others::ARGO_ROLLOUTS,

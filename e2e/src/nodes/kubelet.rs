@@ -1,9 +1,9 @@
 //! The server of the fake nodes' kubelets: runs commands in containers, for `kubectl exec` and its like.
 //!
-//! It knows the command `cat` only, and each file's content is made up. Its name selects the content and
-//! faults: `env` has a variable, `binary` every byte, `empty` none, `missing` does not exist, `large` has
-//! more than 1 MiB, the first connection that reads `broken` ends before the command does, and a command that
-//! reads `hangs` never ends.
+//! `cat` is the only command, and each file's content is made up. The file's name selects the
+//! content and faults: `env` has a variable, `binary` every byte, `empty` none, `missing` does not
+//! exist, `large` has more than 1 MiB, the first connection that reads `broken` ends before the
+//! command does, and a command that reads `hangs` never ends.
 
 use std::{
     collections::BTreeSet,
@@ -71,7 +71,7 @@ struct Output {
     stdout: Vec<u8>,
     stderr: String,
     status: Option<Value>,
-    /// Whether the command never ends, and so has none.
+    /// True if the command never ends, and so has no status.
     hangs: bool,
 }
 

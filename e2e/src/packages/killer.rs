@@ -12,7 +12,7 @@ use crate::{
 
 /// Seed of the points in time.
 const SEED: u64 = 18;
-/// Longest time between two kills: an operator that starts has some time to go on.
+/// Longest time between two kills: an operator that starts has some time to work.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 
 /// Kills the operator at random points.

@@ -13,7 +13,8 @@ use crate::folders;
 
 const OPERATOR_FILE: &str = "operator.yaml";
 const PARAMETERS_FILE: &str = "params.yaml";
-/// Plan of packages for what must not be changed. With a Dummy task that is never done, it does not end.
+/// Plan of packages for changes that are not allowed. With a Dummy task that is never done, the
+/// plan does not end.
 pub(super) const NOT_ALLOWED: &str = "not-allowed";
 
 /// A package in a folder.
@@ -26,7 +27,7 @@ pub(super) struct PackageFolder {
     pub(super) app_version: String,
     /// Names of the plans.
     pub(super) plans: Vec<String>,
-    /// Whether the plan `not-allowed` has a task that is never done.
+    /// True if the plan `not-allowed` has a task that is never done.
     pub(super) not_allowed_never_ends: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the dashboards show, as data. `$namespace` is a variable of the dashboard,
+//! Contents of the dashboards, as data. `$namespace` is a variable of the dashboard,
 //! `$__rate_interval` is set by Grafana.
 
 /// One dashboard.
@@ -7,7 +7,7 @@ pub(super) struct Dashboard {
     pub(super) name: &'static str,
     /// Title.
     pub(super) title: &'static str,
-    /// What it is for.
+    /// Purpose of the dashboard.
     pub(super) description: &'static str,
     /// Rows, from top to bottom.
     pub(super) rows: &'static [Row],
@@ -25,9 +25,9 @@ pub(super) struct Row {
 pub(super) struct Panel {
     /// Title.
     pub(super) title: &'static str,
-    /// What it shows, in one or two sentences.
+    /// Description of the data, in one or two sentences.
     pub(super) description: &'static str,
-    /// How it shows it.
+    /// Form in which the data is shown.
     pub(super) kind: PanelKind,
     /// Unit, as Grafana names it.
     pub(super) unit: &'static str,

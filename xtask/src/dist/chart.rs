@@ -1,5 +1,6 @@
-//! The Helm chart: the manifests of the overlays with all operators, with templates in place of what its
-//! values set, and conditions around what depends on the version of the API server.
+//! The Helm chart: the manifests of the overlays with all operators, with templates in place of the
+//! fields that values set, and conditions around the objects that depend on the version of the API
+//! server.
 
 use std::{collections::BTreeMap, fs};
 
@@ -85,7 +86,7 @@ impl Servers {
     }
 }
 
-/// What users can set.
+/// Values and templates of the chart.
 struct Chart {
     /// Default values of each operator, by its key in the values.
     operators: Map<String, Value>,

@@ -55,7 +55,7 @@ pub(crate) struct Package {
     pub(crate) architecture: String,
 }
 
-/// What the programs need at run time.
+/// Files that the programs need at run time.
 pub(crate) struct Runtime {
     /// Packages that the files are from.
     pub(crate) packages: Vec<Package>,

@@ -1,4 +1,4 @@
-//! What is released.
+//! Properties of a release.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub(crate) struct Digest {
     pub(crate) digest: String,
 }
 
-/// What is released.
+/// Properties of a release.
 pub(crate) struct Release {
     /// Registry and path of the images.
     pub(crate) registry: String,

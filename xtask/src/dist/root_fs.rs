@@ -18,7 +18,7 @@ pub(super) const USER: u32 = 65_532;
 pub(super) struct RootFs(BTreeMap<String, Entry>);
 
 impl RootFs {
-    /// Entries, directories before what they contain.
+    /// Entries, directories before their contents.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
         self.0.iter().map(|(path, entry)| (path.as_str(), entry))
     }

@@ -1,7 +1,8 @@
 //! Import cycles among the modules of a crate.
 //!
-//! A module depends on another if its code names an item of it. The `mod` declarations and `pub use`
-//! re-exports of a parent do not count: a name that a parent re-exports is a name of the child.
+//! A module depends on another if its code names an item of it. The `mod` declarations and
+//! `pub use` re-exports of a parent are ignored: a name that a parent re-exports is a name of the
+//! child.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,14 +82,14 @@ fn cycle(krate: &str, names: &[&Module], group: &[usize]) -> Cycle {
 /// The module that a file holds.
 fn module_of(krate: &str, path: &str) -> Module {
     let inner = path.trim_start_matches(krate).trim_start_matches("/src/");
-    let inner = inner.trim_end_matches(".rs");
+    let inner = inner.trim_end_matches(".rs").trim_end_matches("/mod");
     if inner == "lib" || inner == "main" {
         return Module::new();
     }
     inner.split('/').map(str::to_owned).collect()
 }
 
-/// What a module declares and re-exports.
+/// Child modules and re-exports of a module.
 struct Exports {
     children: BTreeSet<String>,
     /// Names that come from elsewhere, with the path that they come from.

@@ -37,7 +37,7 @@ fn allowed() -> anyhow::Result<Vec<Licensee>> {
     parsed.collect()
 }
 
-/// Why a license is not allowed; `None` if it is.
+/// Reason for which a license is not allowed; `None` if it is allowed.
 fn violation(license: &str, allowed: &[Licensee]) -> Option<String> {
     let is_allowed = |required: &LicenseReq| allowed.iter().any(|l| l.satisfies(required));
     match Expression::parse_mode(license, ParseMode::LAX) {

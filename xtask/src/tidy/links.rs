@@ -66,8 +66,8 @@ fn exists(from: &str, target: &str) -> anyhow::Result<bool> {
     Ok(headings(&std::fs::read_to_string(path)?).contains(heading))
 }
 
-/// Returns whether the documentation site has the target of a link of one of its pages: mdBook copies what is in its
-/// directory, and makes an index of each README.
+/// Returns whether the documentation site has the target of a link of one of its pages: mdBook
+/// copies the content of its directory, and makes an index of each README.
 fn is_on_site(from: &str, target: &str) -> bool {
     let file = target.split_once('#').map_or(target, |(file, _)| file);
     let depth = Path::new(from).components().count() - Path::new(SITE).components().count();
@@ -113,7 +113,7 @@ mod tests {
         assert!(is_on_site("docs/index.md", "how-to/scale.md#limits"));
         assert!(is_on_site("docs/reference/backends/envoy.md", "../../GLOSSARY.md"));
         assert!(is_on_site("docs/index.md", "#limits"));
-        assert!(!is_on_site("docs/how-to/scale.md", "../../e2e/tests/live_jobs.rs"));
+        assert!(!is_on_site("docs/how-to/scale.md", "../../e2e/tests/operations/jobs.rs"));
         assert!(!is_on_site("docs/index.md", "../README.md"));
         assert!(!is_on_site("docs/how-to/monitor.md", "../runbooks/README.md"));
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use syn::spanned::Spanned as _;
 
 use super::{
-    imports,
+    imports, language,
     rust::{Role, RustFile, TextKind, attributes, is_test_only},
     shape::{self, Feature, Occurrence},
     terms::{ASK, LOOK, PERSONS, SAY, TELL, whole_words},
@@ -28,7 +28,8 @@ pub(super) fn table(rust: &[RustFile]) -> anyhow::Result<String> {
     rows.push(cycles(rust));
     rows.extend(features(rust));
     rows.extend(shares(rust));
-    Ok(format!("| figure | now |\n|---|---|\n{}\n", rows.join("\n")))
+    let language = language::table(rust)?;
+    Ok(format!("| figure | now |\n|---|---|\n{}\n\n{language}", rows.join("\n")))
 }
 
 /// The comments of `crates/`.
@@ -60,12 +61,17 @@ fn cycles(rust: &[RustFile]) -> String {
 
 /// Rows about the shape of product code outside tests.
 #[allow(clippy::cast_precision_loss, reason = "counts of functions are small")]
-fn features(rust: &[RustFile]) -> [String; 4] {
+fn features(rust: &[RustFile]) -> [String; 6] {
     let product = rust.iter().filter(|file| file.role == Role::Product);
+    let lines: usize = product.clone().map(|file| file.code_lines.len() - test_lines(file)).sum();
     let found: Vec<Occurrence> =
         product.flat_map(shape::occurrences).filter(|found| !found.in_test).collect();
     let functions = values(&found, Feature::Function);
     let closures: usize = values(&found, Feature::NamedClosures).into_iter().sum();
+    let reconciles = found
+        .iter()
+        .filter(|found| found.feature == Feature::Function && found.name == "reconcile");
+    let per_thousand = |count: usize| count as f64 * 1000.0 / lines as f64;
     [
         format!(
             "| enum variants with two or more anonymous fields | {} |",
@@ -76,6 +82,15 @@ fn features(rust: &[RustFile]) -> [String; 4] {
             values(&found, Feature::TupleParameter).len(),
             values(&found, Feature::UnitMatch).len(),
             closures as f64 / functions.len() as f64
+        ),
+        format!(
+            "| per 1,000 code lines: named closures; `let` of a tuple of values | {:.1}; {:.1} |",
+            per_thousand(closures),
+            per_thousand(values(&found, Feature::TupleLet).len())
+        ),
+        format!(
+            "| code lines of the longest `reconcile` | {} |",
+            reconciles.map(|found| found.value).max().unwrap_or_default()
         ),
         format!("| `Result<_, String>` | {} |", values(&found, Feature::StringError).len()),
         format!(

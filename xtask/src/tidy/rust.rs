@@ -6,7 +6,7 @@ use syn::{Attribute, Item};
 
 use crate::sources;
 
-/// What a source file is part of.
+/// Role of a source file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// A crate in `crates/`, outside its tests.
@@ -26,6 +26,8 @@ pub(super) struct RustFile {
     pub(super) texts: Vec<Text>,
     /// Lines that hold code, counted from 1: neither blank nor only a comment.
     pub(super) code_lines: Vec<usize>,
+    /// Columns of each line that ends with a line comment.
+    comment_columns: Vec<usize>,
     pub(super) syntax: syn::File,
 }
 
@@ -54,7 +56,11 @@ impl RustFile {
         let text = sources::text(&path)?;
         let syntax = syn::parse_file(&text).with_context(|| format!("parsing {path}"))?;
         let (texts, code_lines) = lex(&text);
-        Ok(Self { role: role(&path), texts, code_lines, syntax, path })
+        let comments = texts.iter().filter(|text| text.kind == TextKind::Comment);
+        let lines: Vec<&str> = text.lines().collect();
+        let comment_columns =
+            comments.filter_map(|text| Some(lines.get(text.line - 1)?.chars().count())).collect();
+        Ok(Self { role: role(&path), texts, code_lines, comment_columns, syntax, path })
     }
 
     /// The crate's folder, such as `crates/api`.
@@ -62,6 +68,11 @@ impl RustFile {
         let inside = ["/src/", "/tests/", "/build.rs"].map(|part| self.path.find(part));
         let end = inside.into_iter().flatten().min().unwrap_or(self.path.len());
         &self.path[..end]
+    }
+
+    /// Number of lines with a comment and more than `columns_max` columns.
+    pub(super) fn wide_comments(&self, columns_max: usize) -> usize {
+        self.comment_columns.iter().filter(|columns| **columns > columns_max).count()
     }
 
     /// Number of code lines from `first` to `last`, both included.

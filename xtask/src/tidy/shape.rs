@@ -39,6 +39,10 @@ pub(super) enum Feature {
     StringError,
     /// A test; the length of its name is the value.
     Test,
+    /// A struct, enum, trait or type alias.
+    TypeName,
+    /// `let (a, b) = (c, d)`.
+    TupleLet,
 }
 
 /// One occurrence of a [`Feature`].
@@ -95,6 +99,7 @@ fn violation(role: Role, found: &Occurrence) -> Option<String> {
         }
         Feature::Test => (*value > TEST_NAME_MAX)
             .then(|| format!("test {name} has a name of more than {TEST_NAME_MAX} characters")),
+        Feature::TypeName | Feature::TupleLet => None,
     }
 }
 
@@ -150,6 +155,9 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     fn visit_item(&mut self, item: &'ast Item) {
         let before = self.in_test;
         self.in_test |= is_test_only(attributes(item));
+        if let Some(name) = type_name(item) {
+            self.add(Feature::TypeName, name.span(), name.to_string(), 1);
+        }
         visit::visit_item(self, item);
         self.in_test = before;
     }
@@ -202,6 +210,11 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
         {
             *count += 1;
         }
+        let is_tuple = matches!(&local.pat, Pat::Tuple(_))
+            && local.init.as_ref().is_some_and(|init| matches!(*init.expr, Expr::Tuple(_)));
+        if is_tuple {
+            self.add(Feature::TupleLet, local.span(), String::new(), 1);
+        }
         visit::visit_local(self, local);
     }
 
@@ -212,6 +225,18 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
             self.add(Feature::UnitMatch, expression.span(), String::new(), 1);
         }
         visit::visit_expr_match(self, expression);
+    }
+}
+
+/// Name of the type that an item defines.
+#[allow(clippy::wildcard_enum_match_arm, reason = "syn's kinds of items are not exhaustive")]
+const fn type_name(item: &Item) -> Option<&syn::Ident> {
+    match item {
+        Item::Enum(item) => Some(&item.ident),
+        Item::Struct(item) => Some(&item.ident),
+        Item::Trait(item) => Some(&item.ident),
+        Item::Type(item) => Some(&item.ident),
+        _ => None,
     }
 }
 

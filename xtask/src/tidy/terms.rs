@@ -8,10 +8,11 @@ use regex::Regex;
 use super::{
     finding::Finding,
     rust::{Role, RustFile, TextKind},
+    shape::{self, Feature},
 };
 use crate::sources;
 
-/// A word that is not ours to use, and what to write instead.
+/// A word that the style excludes, and the standard term.
 struct Term {
     pattern: Regex,
     standard: &'static str,
@@ -21,7 +22,7 @@ struct Term {
 pub(super) const PERSONS: &str =
     "nobody|somebody|anybody|everybody|no one|someone|anyone|everyone|whoever|whomever|whom";
 
-// Everyday verbs for what an API and its clients do.
+// Everyday verbs for actions of an API and its clients.
 pub(super) const TELL: &str = "tells?|told|telling";
 pub(super) const SAY: &str = "says?|said|saying";
 pub(super) const ASK: &str = "asks?|asked|asking";
@@ -69,6 +70,10 @@ pub(super) fn check(rust: &[RustFile]) -> anyhow::Result<Vec<Finding>> {
             }
             findings.extend(terms.findings(&file.path, text.line, &text.content));
         }
+        let occurrences = shape::occurrences(file).into_iter();
+        for name in occurrences.filter(|found| found.feature == Feature::TypeName) {
+            findings.extend(terms.findings(&file.path, name.line, &separate_words(&name.name)));
+        }
     }
     for (path, text) in sources::pages()? {
         findings.extend(terms.findings(&path, 1, &text));
@@ -78,6 +83,18 @@ pub(super) fn check(rust: &[RustFile]) -> anyhow::Result<Vec<Finding>> {
         findings.extend(terms.findings(&path, 1, &sources::text(&path)?));
     }
     Ok(findings)
+}
+
+/// Words of the name of a type: `last sighting` for `LastSighting`.
+fn separate_words(name: &str) -> String {
+    let mut words = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !words.is_empty() {
+            words.push(' ');
+        }
+        words.extend(letter.to_lowercase());
+    }
+    words
 }
 
 struct Terms(Vec<Term>);
@@ -113,4 +130,16 @@ impl Terms {
 /// If `words` is not a regular expression.
 pub(super) fn whole_words(words: &str) -> Result<Regex, regex::Error> {
     Regex::new(&format!(r"(?i)\b(?:{words})\b"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_types_are_checked_by_word() {
+        let terms = Terms::compile().unwrap();
+        assert_eq!(terms.findings("a.rs", 1, &separate_words("LastSighting")).len(), 1);
+        assert_eq!(terms.findings("a.rs", 1, &separate_words("LastEvent")).len(), 0);
+    }
 }

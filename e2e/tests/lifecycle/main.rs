@@ -1,0 +1,26 @@
+//! Scenarios of PodOpsLifecycle.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod graceful_deletion;
+mod lost_labels;
+mod pods_without_owner;
+mod takeover;
+mod traces;
+mod two_leaders;
+
+use std::process::ExitCode;
+
+use podops_e2e::suite::Suite;
+
+fn main() -> ExitCode {
+    let files = [
+        graceful_deletion::add,
+        lost_labels::add,
+        pods_without_owner::add,
+        takeover::add,
+        traces::add,
+        two_leaders::add,
+    ];
+    files.into_iter().fold(Suite::from_args(), |suite, add: fn(Suite) -> Suite| add(suite)).run()
+}

@@ -1,0 +1,44 @@
+//! Scenarios of the operation of a cluster.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod cli;
+mod demo;
+mod deploy;
+mod docs;
+mod gitops;
+mod helm;
+mod images;
+mod jobs;
+mod kuperator;
+mod migration;
+mod monitoring;
+mod simulate;
+mod uninstall;
+mod upgrade;
+mod warnings;
+
+use std::process::ExitCode;
+
+use podops_e2e::suite::Suite;
+
+fn main() -> ExitCode {
+    let files = [
+        cli::add,
+        demo::add,
+        deploy::add,
+        docs::add,
+        gitops::add,
+        helm::add,
+        images::add,
+        jobs::add,
+        kuperator::add,
+        migration::add,
+        monitoring::add,
+        simulate::add,
+        uninstall::add,
+        upgrade::add,
+        warnings::add,
+    ];
+    files.into_iter().fold(Suite::from_args(), |suite, add: fn(Suite) -> Suite| add(suite)).run()
+}
