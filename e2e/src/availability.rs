@@ -59,7 +59,8 @@ impl AvailabilityMonitor {
         // The minimum counted while the list was read is too low.
         state.lock().reset();
         let mut version = list.metadata.resource_version.unwrap_or_default();
-        let (shared, mut task) = (state.clone(), JoinSet::new());
+        let shared = state.clone();
+        let mut task = JoinSet::new();
         task.spawn(async move {
             loop {
                 let params = WatchParams::default().timeout(290);

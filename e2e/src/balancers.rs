@@ -215,7 +215,8 @@ pub async fn envoy(xds: &Xds, namespace: &str, aggregated: bool) -> anyhow::Resu
 }
 
 fn envoy_config(front: SocketAddr, xds: &Xds, namespace: &str, aggregated: bool) -> Value {
-    let (client, ca) = (xds.client(namespace), xds.certificates.join("ca.crt"));
+    let client = xds.client(namespace);
+    let ca = xds.certificates.join("ca.crt");
     let tls = json!({ "common_tls_context": {
         "tls_certificates": [{
             "certificate_chain": { "filename": client.join("tls.crt") },

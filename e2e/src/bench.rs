@@ -178,7 +178,8 @@ async fn costs(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()> {
         },
     ]);
     for write in updated.suspicious_writes() {
-        let (pod, part) = (write.name(), write.subresource());
+        let pod = write.name();
+        let part = write.subresource();
         eprintln!(
             "    {} {} {pod} {part} by {} {}",
             write.at,
@@ -257,7 +258,8 @@ async fn under_load(programs: &Path, rows: &mut Rows) -> anyhow::Result<()> {
     let load = Load::start(haproxy.balancer.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
     let result = update_recreate_and_scale(&cluster, &load).await;
-    let (stats, rate) = (load.stats(), load.rate());
+    let stats = load.stats();
+    let rate = load.rate();
     if stats.failed == 0 {
         result?;
     }
@@ -451,7 +453,8 @@ async fn against_deployment(cluster: &TestCluster, rows: &mut Rows) -> anyhow::R
     }))?;
     deployments.create(&PostParams::default(), &deployment).await?;
     wait_for_deployment(&deployments).await?;
-    let (mut collaset_times, mut deployment_times) = (Vec::new(), Vec::new());
+    let mut collaset_times = Vec::new();
+    let mut deployment_times = Vec::new();
     for round in 0..ROUNDS {
         let image = format!("nginx:round-{round}");
         let started = Instant::now();
@@ -469,7 +472,8 @@ async fn against_deployment(cluster: &TestCluster, rows: &mut Rows) -> anyhow::R
     deployments.delete("native", &DeleteParams::background()).await?;
     let no_limit = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": null } } });
     cluster.patch("web", no_limit).await?;
-    let (collaset, deployment) = (median(collaset_times), median(deployment_times));
+    let collaset = median(collaset_times);
+    let deployment = median(deployment_times);
     let ratio = collaset.as_secs_f64() / deployment.as_secs_f64();
     rows.push(at_most(
         "duration of an in-place update of 100 Pods, relative to a Deployment's rolling update",

@@ -446,7 +446,8 @@ impl TestCluster {
     pub async fn start_empty(programs: &Path) -> anyhow::Result<Self> {
         let plane = ControlPlane::start().await?;
         let mut node_tasks = JoinSet::new();
-        let (client, delays) = (plane.admin.clone(), nodes::Delays::default());
+        let client = plane.admin.clone();
+        let delays = nodes::Delays::default();
         let server = programs.join("podops-e2e");
         let nodes = nodes::start(client, NODES, delays, server, &mut node_tasks).await?;
         let cluster = Self {
@@ -544,8 +545,8 @@ impl TestCluster {
     pub async fn create_writer(&self, name: &str, resources: &str) -> anyhow::Result<()> {
         let verbs = "--verb=get,list,watch,create,patch,delete";
         let resources = format!("--resource={resources}");
-        let (role, account) =
-            (format!("--role={name}"), format!("--serviceaccount=default:{name}"));
+        let role = format!("--role={name}");
+        let account = format!("--serviceaccount=default:{name}");
         let commands: [&[&str]; 3] = [
             &["create", "serviceaccount", name],
             &["create", "role", name, verbs, &resources],
@@ -774,7 +775,8 @@ impl TestCluster {
         }
         let settings = self.settings.get(name).cloned().unwrap_or_default();
         args.extend(settings.args);
-        let (program, log) = (self.programs.join(name), self.log(name));
+        let program = self.programs.join(name);
+        let log = self.log(name);
         let mut env = shipped_env(name)?;
         env.extend(settings.env);
         let memory_mebibytes = self.operators.limit_mebibytes(name)?;

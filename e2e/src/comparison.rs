@@ -85,7 +85,8 @@ pub async fn run(programs: &Path) -> anyhow::Result<String> {
         "3 Pods deleted: failed",
     ]);
     for (workload, drain) in workload::ALL {
-        let (title, drained) = (workload.title(), drain.title());
+        let title = workload.title();
+        let drained = drain.title();
         eprintln!("==> {title}: {drained}");
         let outcome = Box::pin(measure(programs, workload, drain)).await;
         let outcome = outcome.with_context(|| format!("{title}: {drained}"))?;

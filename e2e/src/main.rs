@@ -295,7 +295,8 @@ async fn run_step(
 ) -> anyhow::Result<Step> {
     let start = cluster.audit_log_end().ok();
     let mut progress_view = ProgressView::start(title, u64::try_from(replicas)?)?;
-    let (mut change, mut changed) = (std::pin::pin!(change), false);
+    let mut change = std::pin::pin!(change);
+    let mut changed = false;
     let deadline = Instant::now() + STEP_TIMEOUT;
     loop {
         if let Some(load) = load {

@@ -130,7 +130,8 @@ impl Cost {
             format!("{} {} {} {} {}", r.at, r.user_agent, r.verb, r.subresource(), r.code())
         });
         let writes: Vec<String> = writes.collect();
-        let (count, object) = (rejected.len(), first.name());
+        let count = rejected.len();
+        let object = first.name();
         bail!("{count} writes were rejected, one of these to {object}: {writes:#?}")
     }
 
@@ -195,7 +196,8 @@ impl PodEvents {
         let mut version =
             now.metadata.resource_version.context("list without a resourceVersion")?;
         let counts = Arc::new(Mutex::new(EventCounts::new()));
-        let (counted, mut watch) = (counts.clone(), JoinSet::new());
+        let counted = counts.clone();
+        let mut watch = JoinSet::new();
         watch.spawn(async move {
             loop {
                 let events = pods.watch_metadata(&WatchParams::default(), &version).await?;

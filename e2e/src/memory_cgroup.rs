@@ -22,7 +22,8 @@ impl MemoryCgroup {
     pub fn create(mebibytes: f64) -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         remove_abandoned(Path::new(ROOT)).ok()?;
-        let (runner, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let runner = std::process::id();
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = Path::new(ROOT).join(format!("{PREFIX}-{runner}-{number}"));
         fs::create_dir(&path).ok()?;
         let bytes = format!("{:.0}", mebibytes * f64::from(1 << 20));

@@ -577,7 +577,8 @@ async fn bind_claims(client: Client) -> anyhow::Result<()> {
 async fn bind_claim(client: &Client, claim: &PersistentVolumeClaim) -> kube::Result<()> {
     let namespace = claim.namespace().unwrap_or_default();
     let claims = Api::<PersistentVolumeClaim>::namespaced(client.clone(), &namespace);
-    let (name, params) = (claim.name_any(), PatchParams::default());
+    let name = claim.name_any();
+    let params = PatchParams::default();
     let spec = claim.spec.clone().unwrap_or_default();
     let volume = format!("sim-{}", claim.uid().unwrap_or_default());
     let binding = json!({ "spec": { "volumeName": volume } });

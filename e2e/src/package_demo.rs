@@ -140,7 +140,8 @@ impl Demo {
 
     /// Copy of the package with a higher version of the operator and the application.
     fn newer_package(&self) -> anyhow::Result<String> {
-        let (from, to) = (root().join(PACKAGE), self.work.path().join("store"));
+        let from = root().join(PACKAGE);
+        let to = self.work.path().join("store");
         folders::copy(&from, &to)?;
         let operator = fs::read_to_string(from.join("operator.yaml"))?;
         let operator = operator.replace("\"0.1.0\"", "\"0.2.0\"").replace("\"1.27\"", "\"1.28\"");

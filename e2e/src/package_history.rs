@@ -161,7 +161,8 @@ struct OfRun<'a> {
 fn steps(plan: &PlanStatus) -> impl Iterator<Item = (StepRun, ExecutionStatus)> {
     let of_phase = |phase: &PhaseStatus| {
         let of_step = |step: &StepStatus| {
-            let (run, phase) = (plan.uid.clone(), phase.name.clone());
+            let run = plan.uid.clone();
+            let phase = phase.name.clone();
             (StepRun { run, phase, step: step.name.clone() }, step.status)
         };
         phase.steps.iter().map(of_step).collect::<Vec<_>>()

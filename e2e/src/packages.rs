@@ -178,7 +178,8 @@ failed; no Secret or Pod of a Pipe task was made twice in a run, and no complete
 fn page(tried: &[Tried]) -> anyhow::Result<String> {
     let slowest = tried.iter().map(|tried| tried.verify).max().unwrap_or_default();
     let is_done = |tried: &&Tried| tried.failure.is_none();
-    let (done, count) = (tried.iter().filter(is_done).count(), tried.len());
+    let done = tried.iter().filter(is_done).count();
+    let count = tried.len();
     let conditions = conditions("packages DIR")?;
     let mut page = format!(
         "\
@@ -333,7 +334,8 @@ impl Lab {
         let is_measured = !cfg!(debug_assertions);
         ensure!(!is_measured || tried.verify <= VERIFY_MAX, "verify took {:?}", tried.verify);
         let namespace = package.namespace();
-        let (operator, repo) = (package.operator.as_str(), self.repository.url.as_str());
+        let operator = package.operator.as_str();
+        let repo = self.repository.url.as_str();
         self.cluster.create_namespace(&namespace).await?;
         let before = self.cluster_objects().await?;
         let in_namespace = ["--namespace", namespace.as_str()];
@@ -383,7 +385,8 @@ impl Lab {
 
     /// Cancels the plan that runs, once it does.
     async fn cancel(&self, package: &PackageFolder) -> anyhow::Result<()> {
-        let (operator, namespace) = (package.operator.as_str(), package.namespace());
+        let operator = package.operator.as_str();
+        let namespace = package.namespace();
         let of_instance = ["--instance", operator, "--namespace", namespace.as_str()];
         let cancel = [&["plan", "cancel"][..], &of_instance].concat();
         eventually(GONE_TIMEOUT, async || Ok(self.output(&cancel).await?.status.success())).await?;
@@ -403,7 +406,8 @@ impl Lab {
     }
 
     async fn inventory(&self, package: &PackageFolder) -> anyhow::Result<usize> {
-        let (name, namespace) = (package.operator.as_str(), package.namespace());
+        let name = package.operator.as_str();
+        let namespace = package.namespace();
         let get = ["get", "instances.kudo.dev", name, "--namespace", &namespace, "-o", "json"];
         let instance: Value = serde_json::from_str(&self.cluster.plane.kubectl(&get).await?)?;
         Ok(instance["status"]["inventory"].as_array().map_or(0, Vec::len))

@@ -146,8 +146,10 @@ impl Period {
 /// Draws the plots beside and below each other, with the same axis of time.
 fn draw(plots: &[Plot]) -> anyhow::Result<String> {
     let rows = plots.len().div_ceil(COLUMNS);
-    let (columns, height) = (u32::try_from(COLUMNS)?, u32::try_from(rows)?);
-    let (mut image, period) = (String::new(), Period::of(plots));
+    let columns = u32::try_from(COLUMNS)?;
+    let height = u32::try_from(rows)?;
+    let mut image = String::new();
+    let period = Period::of(plots);
     {
         let size = (PANEL.0 * columns, PANEL.1 * height);
         let root = SVGBackend::with_string(&mut image, size).into_drawing_area();

@@ -150,7 +150,8 @@ impl SupervisedProcess {
     pub fn start(spec: Spec) -> Self {
         let state = Arc::<Mutex<State>>::default();
         let readable = OpenOptions::new().create(true).append(true).read(true).open(&spec.log);
-        let (mut task, log) = (JoinSet::new(), readable.ok());
+        let mut task = JoinSet::new();
+        let log = readable.ok();
         task.spawn(supervise(spec, state.clone()));
         Self { state, log, _task: task }
     }
@@ -205,7 +206,8 @@ impl SupervisedProcess {
     ///
     /// If the process is not running.
     pub async fn restart_with(&self, terminating: Signal) -> anyhow::Result<ExitStatus> {
-        let (before, peak_mebibytes) = (self.exits().len(), self.peak_mebibytes());
+        let before = self.exits().len();
+        let peak_mebibytes = self.peak_mebibytes();
         {
             let mut state = self.state.lock();
             state.exit_requested = true;

@@ -45,7 +45,8 @@ pub async fn page(programs: &Path) -> anyhow::Result<String> {
     cluster.create_and_wait(SET, PODS, &limit).await?;
     // As slow as containers are.
     cluster.nodes()?.set_delays(Delays { start: Duration::from_secs(2), ..Delays::default() });
-    let (program, pid) = (programs.join("kubectl-podops"), cluster.plane.dir.path().join("pid"));
+    let program = programs.join("kubectl-podops");
+    let pid = cluster.plane.dir.path().join("pid");
     let watch = format!("get {SET} --watch");
     let mut terminal = Terminal::start(&cluster, &program, &watch, SIZE, &pid)?;
     let screen = Arc::new(Mutex::new(vt100::Parser::new(SIZE.rows, SIZE.columns, 0)));

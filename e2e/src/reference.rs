@@ -218,7 +218,8 @@ fn flag_table<'a>(
             .collect();
         let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
         let help = help.replace('\n', " ").replace('|', "\\|");
-        let (env, default) = (env.unwrap_or_default(), defaults.join(", "));
+        let env = env.unwrap_or_default();
+        let default = defaults.join(", ");
         writeln!(page, "| `--{long}` | {env} | {default} | {help} |")?;
     }
     Ok(())

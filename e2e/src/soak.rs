@@ -106,7 +106,8 @@ impl Report {
 ///
 /// If a budget is exceeded or a rollout times out.
 pub async fn run(cluster: &TestCluster, rounds: usize, seed: u64) -> anyhow::Result<Report> {
-    let (mut report, mut random) = (Report::default(), Rng::with_seed(seed));
+    let mut report = Report::default();
+    let mut random = Rng::with_seed(seed);
     let started = Instant::now();
     let availability = AvailabilityMonitor::start(cluster).await?;
     let bar = ProgressBar::new(u64::try_from(rounds)?);

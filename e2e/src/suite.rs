@@ -135,7 +135,8 @@ impl<C: Send + Sync + 'static> Group<C> {
 
     /// Returns the tests of those scenarios that `is_selected`, and one for the check and drop of the fixture.
     fn trials(self, is_selected: &dyn Fn(&str) -> bool) -> Vec<Trial> {
-        let (group, lane) = (self.name, self.lane.name());
+        let group = self.name;
+        let lane = self.lane.name();
         let full = |scenario: &str| format!("{group}::{scenario}");
         let selected: Vec<Scenario<C>> = self
             .scenarios
@@ -249,7 +250,8 @@ impl<C: Send + Sync + 'static> Run<C> {
         runtime: Handle,
     ) -> std::io::Result<JoinHandle<Result<(), String>>> {
         let Scenario { name, body, .. } = &self.scenarios[index];
-        let (body, after) = (body.clone(), self.after_each.clone());
+        let body = body.clone();
+        let after = self.after_each.clone();
         spawn(name, move || {
             let result = catch_unwind(AssertUnwindSafe(|| body(&runtime, &fixture)));
             if let Some(after) = after {

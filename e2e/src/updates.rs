@@ -33,7 +33,8 @@ impl Updates {
         tag: &str,
         count: usize,
     ) -> anyhow::Result<Self> {
-        let (mut durations, exits) = (Vec::new(), exits(cluster));
+        let mut durations = Vec::new();
+        let exits = exits(cluster);
         for n in 0..count {
             let started = Instant::now();
             cluster.set_image(set, &format!("nginx:{tag}-{n}")).await?;

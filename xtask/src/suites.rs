@@ -272,7 +272,8 @@ impl<'a> Queue<'a> {
 
 /// Runs some busy tests at a time, and those that wait beside them; returns the names of those that failed.
 fn run_all(busy: &[Run], waiting: &[Run], at_a_time: usize) -> Vec<String> {
-    let (busy, waiting) = (Queue::of(busy), Queue::of(waiting));
+    let busy = Queue::of(busy);
+    let waiting = Queue::of(waiting);
     let (failed, names) = mpsc::channel();
     let work = |next: &dyn Fn() -> Option<Run>| {
         while let Some(run) = next() {

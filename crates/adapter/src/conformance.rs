@@ -298,7 +298,8 @@ impl<'a> Subject<'a> {
     }
 
     async fn observe_is_read_only(&self) -> CheckResult {
-        let (member, other) = (self.member(0), self.member(1));
+        let member = self.member(0);
+        let other = self.member(1);
         self.enables().await?;
         for _ in 0..3 {
             self.observe(&[&other]).await?;
@@ -333,7 +334,8 @@ impl<'a> Subject<'a> {
     /// Checks for adapters with slow drains that a pending drain does not affect members that are
     /// enabled later: the same member, or another one in its place.
     async fn has_no_delayed_effect(&self) -> CheckResult {
-        let (first, second) = (self.member(0), self.member(1));
+        let first = self.member(0);
+        let second = self.member(1);
         self.enables().await?;
         let started = Instant::now();
         // Absent, or drained in five consecutive observations.
@@ -387,7 +389,8 @@ impl<'a> Subject<'a> {
     }
 
     async fn drains_one_of_two(&self) -> CheckResult {
-        let (first, second) = (self.member(0), self.member(1));
+        let first = self.member(0);
+        let second = self.member(1);
         self.apply(&[(&first, SERVE), (&second, SERVE)]).await?;
         self.wait_for(&first, SERVING).await?;
         self.wait_for(&second, SERVING).await?;
@@ -397,7 +400,8 @@ impl<'a> Subject<'a> {
     }
 
     async fn drains_missing_members(&self) -> CheckResult {
-        let (first, second) = (self.member(0), self.member(1));
+        let first = self.member(0);
+        let second = self.member(1);
         self.apply(&[(&first, SERVE), (&second, SERVE)]).await?;
         self.wait_for(&second, SERVING).await?;
         self.apply(&[(&first, SERVE)]).await?;
@@ -421,7 +425,8 @@ impl<'a> Subject<'a> {
     }
 
     async fn allows_shared_addresses(&self) -> CheckResult {
-        let (one, duplicate) = (self.member(0), self.member(1));
+        let one = self.member(0);
+        let duplicate = self.member(1);
         let duplicate = Member { addresses: one.addresses.clone(), ..duplicate };
         self.apply(&[(&one, SERVE), (&duplicate, OFF)]).await?;
         self.wait_for(&one, SERVING).await?;
@@ -431,7 +436,8 @@ impl<'a> Subject<'a> {
     }
 
     async fn allows_no_address_or_ipv6(&self) -> CheckResult {
-        let (member, no_ip) = (self.member(0), Member { addresses: Vec::new(), ..self.member(1) });
+        let member = self.member(0);
+        let no_ip = Member { addresses: Vec::new(), ..self.member(1) };
         let ipv6 = Member { addresses: vec!["fd00::7".to_owned()], ..self.member(2) };
         self.apply(&[(&member, SERVE), (&no_ip, SERVE), (&ipv6, OFF)]).await?;
         self.wait_for(&member, SERVING).await?;
@@ -471,7 +477,8 @@ impl<'a> Subject<'a> {
     }
 
     async fn is_isolated_from(&self, other: &Subject<'_>) -> CheckResult {
-        let (ours, theirs) = (self.member(0), other.member(1));
+        let ours = self.member(0);
+        let theirs = other.member(1);
         self.apply(&[(&ours, SERVE)]).await?;
         self.wait_for(&ours, SERVING).await?;
         other.apply(&[(&theirs, SERVE)]).await?;

@@ -250,7 +250,8 @@ impl SecretData<'_> {
 
 /// Sets the subject, and the validity of a certificate issued at `now`.
 fn set_validity(params: &mut CertificateParams, now: Timestamp, name: &str) {
-    let (from, to) = (day(now - SKEW), day(now + VALIDITY + SKEW));
+    let from = day(now - SKEW);
+    let to = day(now + VALIDITY + SKEW);
     params.not_before = rcgen::date_time_ymd(from.0, from.1, from.2);
     params.not_after = rcgen::date_time_ymd(to.0, to.1, to.2);
     params.distinguished_name.push(DnType::CommonName, name);

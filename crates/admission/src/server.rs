@@ -165,7 +165,8 @@ pub fn start(
         ready,
     };
     let reviews = Arc::new(Reviews { serving, webhooks, metrics });
-    let (stop, client_ca) = (operator.process.stop.clone(), args.admission_client_ca_file.clone());
+    let stop = operator.process.stop.clone();
+    let client_ca = args.admission_client_ca_file.clone();
     operator.task("admission", async move {
         let tls = tls_config(reviews.serving.clone(), client_ca.as_deref())?;
         tokio::select! {
@@ -227,7 +228,8 @@ async fn serve(
     let address = listener.local_addr().map_err(failed)?;
     tracing::info!(%address, "Listening for admission reviews");
     let acceptor = TlsAcceptor::from(Arc::new(tls));
-    let (graceful, mut connections) = (GracefulShutdown::new(), Connections::new(LIMITS));
+    let graceful = GracefulShutdown::new();
+    let mut connections = Connections::new(LIMITS);
     let mut stopped = std::pin::pin!(async {
         stop.wait().await;
         sleep(LINGER).await;
@@ -239,7 +241,8 @@ async fn serve(
         };
         match stream {
             Ok((stream, client)) => {
-                let (acceptor, reviews) = (acceptor.clone(), reviews.clone());
+                let acceptor = acceptor.clone();
+                let reviews = reviews.clone();
                 let served = connection(stream, acceptor, reviews, graceful.watcher());
                 connections.spawn(client.ip(), served);
             }

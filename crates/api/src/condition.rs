@@ -74,7 +74,8 @@ impl ConditionStatus {
 
 /// Sets a condition; its transition time changes only with its status.
 pub fn set(list: &mut Vec<Condition>, reason: &ConditionReason, message: String, now: Timestamp) {
-    let (type_, status) = (reason.condition, reason.status.as_str());
+    let type_ = reason.condition;
+    let status = reason.status.as_str();
     let name = Some(reason.name.to_owned());
     let message = Some(message).filter(|message| !message.is_empty());
     if let Some(existing) = list.iter_mut().find(|c| c.type_ == type_) {
@@ -195,7 +196,8 @@ mod tests {
 
     #[test]
     fn transition_time_changes_only_with_the_status() {
-        let (early, late) = (Timestamp::UNIX_EPOCH, Timestamp::from_second(60).unwrap());
+        let early = Timestamp::UNIX_EPOCH;
+        let late = Timestamp::from_second(60).unwrap();
         let mut list = Vec::new();
         set(&mut list, &SCALED, String::new(), early);
         set(&mut list, &SCALED, "again".to_owned(), late);

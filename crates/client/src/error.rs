@@ -10,7 +10,8 @@ pub struct Chain<'a>(pub &'a (dyn Error + 'static));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut next, mut separator) = (Some(self.0), "");
+        let mut next = Some(self.0);
+        let mut separator = "";
         while let Some(error) = next {
             next = error.source();
             // kube's error repeats its source as text and as the debug output of Rust.

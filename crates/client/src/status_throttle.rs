@@ -52,7 +52,8 @@ mod tests {
 
     #[test]
     fn a_minor_change_waits_longer_than_a_significant_one() {
-        let (mut throttle, now) = (StatusThrottle::default(), Instant::now());
+        let mut throttle = StatusThrottle::default();
+        let now = Instant::now();
         assert_eq!(throttle.wait(StatusChange::Minor, now), Duration::ZERO);
         throttle.record(now);
         let later = now + Duration::from_millis(400);

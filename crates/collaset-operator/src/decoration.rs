@@ -182,7 +182,8 @@ impl Decoration {
             !name.is_empty() && (!pod.is_new || self.revisions.contains_key(*name))
         };
         let kept = applied.filter(is_usable);
-        let (updated, current) = (self.updated.as_ref(), self.current.as_ref());
+        let updated = self.updated.as_ref();
+        let current = self.current.as_ref();
         let preferred = if is_in_scope { updated } else { kept.or(current) };
         let mut revisions: Vec<RevisionName> = Vec::new();
         // A revision that does not fit the Pod is replaced by the one that it has.

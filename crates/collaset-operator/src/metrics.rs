@@ -63,7 +63,8 @@ pub fn contributions(status: &CollaSetStatus) -> Contributions {
     for group in &status.waiting {
         *waiting.entry(group.phase.clone()).or_default() += i64::from(group.count);
     }
-    let (available, replicas) = (i64::from(status.available_replicas), i64::from(status.replicas));
+    let available = i64::from(status.available_replicas);
+    let replicas = i64::from(status.replicas);
     let pods = [("available", available), ("unavailable", replicas - available)];
     let pods = pods.into_iter().filter(|(_, number)| *number > 0);
     let degraded = find(&status.conditions, reasons::DEGRADED.condition);

@@ -310,8 +310,8 @@ pub(crate) struct Explained {
 /// The condition Available, as that of a Deployment: as many Pods as updates may take out of service
 /// may be unavailable.
 fn available(status: &CollaSetStatus, observed: &Observed) -> Explained {
-    let (available, desired) =
-        (status.available_replicas, observed.spec.replicas.unwrap_or_default());
+    let available = status.available_replicas;
+    let desired = observed.spec.replicas.unwrap_or_default();
     let tolerated = max_unavailable(observed).and_then(|limit| i32::try_from(limit).ok());
     let minimum = desired - tolerated.unwrap_or_default();
     let reason = if available >= minimum {

@@ -537,7 +537,8 @@ impl ClaimView {
     /// rather than replaced by an empty one.
     #[must_use]
     pub fn is_of_template(&self, name: &str, hash: &str) -> bool {
-        let (known_name, known_hash) = (self.template.as_deref(), self.hash());
+        let known_name = self.template.as_deref();
+        let known_hash = self.hash();
         (known_name.is_some() || known_hash.is_some())
             && known_name.is_none_or(|known| known == name)
             && known_hash.is_none_or(|known| known == hash)

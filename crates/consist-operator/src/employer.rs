@@ -349,7 +349,8 @@ mod tests {
             let whole = json!({ "metadata": { "labels": labels }, "spec": spec });
             SlimEmployer::new(&gateways(path), serde_json::from_value(whole).unwrap())
         };
-        let (web, other) = (pod(&json!({ "app": "web" })), pod(&json!({ "app": "x" })));
+        let web = pod(&json!({ "app": "web" }));
+        let other = pod(&json!({ "app": "x" }));
         let plain = gateway(".spec.pods", json!({ "pods": { "app": "web" } }));
         assert!(plain.selects(&web) && !plain.selects(&other) && plain.is_managed_or_releasing());
         let expressions = json!([{ "key": "app", "operator": "In", "values": ["web"] }]);

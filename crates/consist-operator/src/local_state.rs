@@ -86,7 +86,8 @@ impl SyncRequest {
         members: &[MemberView],
         backend: &str,
     ) -> Result<Self, InvalidAnnotation<serde_json::Error>> {
-        let (mut employer, finalizer) = (employer.for_backend()?, view.finalizer());
+        let mut employer = employer.for_backend()?;
+        let finalizer = view.finalizer();
         employer.protects_pods = members.iter().any(|member| member.has_finalizer(&finalizer));
         let address = BackendAddress { name: backend.to_owned(), params: employer.params.clone() };
         Ok(Self {
@@ -316,7 +317,9 @@ mod tests {
     }
 
     fn state_at(params: Value, traffic: DesiredTraffic) -> DesiredState {
-        let (name, uid, addresses) = (PodName::default(), "a".into(), Vec::new());
+        let name = PodName::default();
+        let uid = "a".into();
+        let addresses = Vec::new();
         DesiredState {
             address: BackendAddress { name: "haproxy".to_owned(), params },
             members: vec![DesiredMember { name, uid, addresses, traffic }],

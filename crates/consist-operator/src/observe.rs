@@ -182,7 +182,8 @@ impl SlimPod {
     /// its namespace.
     #[must_use]
     pub fn refers_to(&self, employer: &SlimEmployer) -> bool {
-        let (kind, metadata) = (employer.kind, &employer.metadata);
+        let kind = employer.kind;
+        let metadata = &employer.metadata;
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let name = metadata.name.as_deref().unwrap_or_default();
         // Hash and parse only for Pods that can match. A condition that remained must be deleted.

@@ -320,7 +320,8 @@ fn drain(
     traffic: Option<Traffic>,
     now: Timestamp,
 ) -> Decision {
-    let (observation, policy) = (&observed.observation, &observed.employer.drain);
+    let observation = &observed.observation;
+    let policy = &observed.employer.drain;
     // An instance of the backend that did not answer may still route traffic to the Pod.
     let known = traffic.filter(|_| observation.error.is_none());
     let off_since = observation.off_since.get(&member.uid).copied();

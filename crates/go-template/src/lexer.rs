@@ -166,7 +166,8 @@ impl<'a> Lexer<'a> {
                 if self.depth > 0 {
                     return self.error("a parenthesis is not closed");
                 }
-                let (text, line) = (CLOSE, self.line);
+                let text = CLOSE;
+                let line = self.line;
                 self.skip_close(close);
                 self.tokens.push(Token { kind: Kind::Close, text, line });
                 return Ok(());

@@ -152,7 +152,8 @@ impl Heap {
     /// Spends the steps of reading arguments: the bytes of strings and of strings in lists, and the
     /// elements of lists.
     pub(super) fn charge(&mut self, arguments: &[Value]) -> Result<(), Failure> {
-        let (mut bytes, mut elements) = (0, 0);
+        let mut bytes = 0;
+        let mut elements = 0;
         for argument in arguments {
             bytes += length(argument);
             if let Value::List(list) = argument {

@@ -118,7 +118,8 @@ impl<'a> Parts<'a> {
         if !prerelease.is_none_or(is_dotted) || !metadata.is_none_or(is_dotted) {
             return None;
         }
-        let (prerelease, metadata) = (prerelease.unwrap_or(""), metadata.unwrap_or(""));
+        let prerelease = prerelease.unwrap_or("");
+        let metadata = metadata.unwrap_or("");
         Some(Self { numbers, suffix, prerelease, metadata })
     }
 }
@@ -207,7 +208,8 @@ impl Constraint {
         let is_wildcard =
             |part: Option<&str>| part.is_some_and(|part| matches!(part, "x" | "X" | "*"));
         let [major, minor, patch] = parts.numbers;
-        let (mut minor_is_open, mut patch_is_open) = (false, false);
+        let mut minor_is_open = false;
+        let mut patch_is_open = false;
         let version = if is_wildcard(major) {
             "0.0.0".to_owned()
         } else if is_wildcard(minor) || minor.is_none() {

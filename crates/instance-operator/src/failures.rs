@@ -88,7 +88,8 @@ mod tests {
 
     #[test]
     fn a_failure_is_kept_until_its_retry() {
-        let (mut failures, start) = (Failures::default(), Instant::now());
+        let mut failures = Failures::default();
+        let start = Instant::now();
         let mut observed = Observed { uid: "u".into(), ..Observed::default() };
         assert_eq!(attempt(&mut failures, &mut observed, start), Some(Duration::from_secs(1)));
         let early = start + Duration::from_millis(400);
@@ -113,7 +114,8 @@ mod tests {
 
     #[test]
     fn a_change_is_attempted_at_once() {
-        let (mut failures, now) = (Failures::default(), Instant::now());
+        let mut failures = Failures::default();
+        let now = Instant::now();
         let mut observed = Observed { uid: "u".into(), ..Observed::default() };
         attempt(&mut failures, &mut observed, now);
         let mut changed = Observed { uid: "u".into(), generation: 2, ..Observed::default() };

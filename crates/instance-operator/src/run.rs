@@ -323,7 +323,8 @@ mod tests {
         let mut unwritten = InstanceStatus { observed_generation: Some(1), ..stored.clone() };
         unwritten.plan_status.get_mut("deploy").unwrap().phases[0].steps[0].status =
             ExecutionStatus::Complete;
-        let (name, applied) = ("first".to_owned(), "digest".to_owned());
+        let name = "first".to_owned();
+        let applied = "digest".to_owned();
         unwritten.inventory = vec![InventoryEntry { name, applied, ..InventoryEntry::default() }];
         assert_eq!(continued(&stored, unwritten.clone(), 1), unwritten);
         let continued = continued(&stored, unwritten, 2);

@@ -152,7 +152,8 @@ fn missing_version(observed: &Observed) -> Invalid {
 
 impl<'a> Scheduler<'a> {
     fn new(observed: &'a Observed, version: &'a Version, now: Timestamp) -> Self {
-        let (set, status) = (values::set_values(observed), observed.status.clone());
+        let set = values::set_values(observed);
+        let status = observed.status.clone();
         Self { observed, version, set, status, events: Vec::new(), now }
     }
 }

@@ -148,7 +148,8 @@ impl Cluster {
         let versions: Api<OperatorVersion> = Api::namespaced(self.client.clone(), namespace);
         let found = versions.get_opt(name).await?;
         found.with_context(|| {
-            let (namespace, instance) = (&self.namespace, instance.name_any());
+            let namespace = &self.namespace;
+            let instance = instance.name_any();
             format!("OperatorVersion {name} from instance {namespace}/{instance} does not exist")
         })
     }

@@ -165,7 +165,8 @@ fn read(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
 ///
 /// If a file cannot be read or is not regular, or the folder is too large.
 pub(crate) fn of_folder(root: &Path) -> anyhow::Result<Files> {
-    let (mut files, mut left) = (Files::new(), SIZE_MAX);
+    let mut files = Files::new();
+    let mut left = SIZE_MAX;
     let mut open = vec![(root.to_owned(), 0)];
     while let Some((folder, depth)) = open.pop() {
         if depth > DEPTH_MAX {
@@ -173,7 +174,8 @@ pub(crate) fn of_folder(root: &Path) -> anyhow::Result<Files> {
         }
         for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
             let entry = entry?;
-            let (path, kind) = (entry.path(), entry.file_type()?);
+            let path = entry.path();
+            let kind = entry.file_type()?;
             if kind.is_dir() {
                 open.push((path, depth + 1));
                 continue;

@@ -23,7 +23,8 @@ pub fn values(
     flags: &[String],
     files: &[NamedText<'_>],
 ) -> Result<BTreeMap<String, String>, InvalidValues> {
-    let (mut values, mut invalid) = (BTreeMap::new(), Vec::new());
+    let mut values = BTreeMap::new();
+    let mut invalid = Vec::new();
     for (path, text) in files {
         match of_file(text) {
             Ok(of_file) => values.extend(of_file),
@@ -47,7 +48,8 @@ pub fn values(
 ///
 /// [`InvalidValues`] with all errors.
 pub fn sources(flags: &[String]) -> Result<Vec<ParameterSource>, InvalidValues> {
-    let (mut sources, mut invalid) = (Vec::new(), Vec::new());
+    let mut sources = Vec::new();
+    let mut invalid = Vec::new();
     for flag in flags {
         match source(flag) {
             Some(source) => sources.push(source),

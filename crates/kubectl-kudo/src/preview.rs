@@ -270,7 +270,8 @@ impl Preview {
         let phase = status.phases.iter_mut().find(|phase| phase.name == place.phase);
         let step = phase.and_then(|p| p.steps.iter_mut().find(|step| step.name == place.step));
         let Some(step) = step else { return false };
-        let (message, is_error) = (step.message.clone(), step.status == ExecutionStatus::Error);
+        let message = step.message.clone();
+        let is_error = step.status == ExecutionStatus::Error;
         if !is_error && let Some(spec) = spec_of(self.observed.version.as_deref(), &place) {
             step.done.clone_from(&spec.tasks);
         }
@@ -287,14 +288,16 @@ impl Preview {
 
     /// Returns the artifacts that the Pipe tasks of a step would create.
     fn artifacts(&self, place: &Place) -> Vec<ObjectChange> {
-        let (observed, version) = (&self.observed, self.observed.version.as_deref());
+        let observed = &self.observed;
+        let version = self.observed.version.as_deref();
         let tasks = spec_of(version, place).map(|step| step.tasks.as_slice()).unwrap_or_default();
         let mut artifacts = Vec::new();
         for task in tasks.iter().filter_map(|name| version?.task(name)) {
             let Place { plan, phase, step } = place;
             let path = TaskPath { plan, phase, step, task: &task.name };
             for file in &task.spec.pipe {
-                let (namespace, kind) = (&observed.namespace, &file.kind);
+                let namespace = &observed.namespace;
+                let kind = &file.kind;
                 let name = artifact_names::name(&observed.name, &path, &file.key);
                 let source = if file.file.is_empty() { &file.env_file } else { &file.file };
                 let object = format!("{kind} {namespace}/{name}, from {source}");
@@ -362,7 +365,8 @@ fn defined_types(object: &Value) -> BTreeMap<ObjectType, Scope> {
         "Cluster" => Scope::Cluster,
         _ => Scope::Namespaced,
     };
-    let (group, kind) = (text_at(object, "/spec/group"), text_at(object, "/spec/names/kind"));
+    let group = text_at(object, "/spec/group");
+    let kind = text_at(object, "/spec/names/kind");
     let types = items(object, "/spec/versions").map(|version| {
         let api_version = format!("{group}/{}", text_at(version, "/name"));
         (ObjectType { api_version, kind: kind.to_owned() }, scope)

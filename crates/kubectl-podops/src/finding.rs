@@ -49,7 +49,8 @@ impl Findings {
     }
 
     fn add(&mut self, level: Level, subject: impl Into<String>, message: &str, remedy: &str) {
-        let (message, remedy) = (message.to_owned(), remedy.to_owned());
+        let message = message.to_owned();
+        let remedy = remedy.to_owned();
         self.0.push(Finding { level, subject: subject.into(), message, remedy });
     }
 

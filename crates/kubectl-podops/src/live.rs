@@ -65,7 +65,8 @@ impl Live {
         namespace: &str,
         operator_namespace: &str,
     ) -> Result<Self, WriterDropped> {
-        let (changed, mut tasks) = (Arc::new(Notify::new()), JoinSet::new());
+        let changed = Arc::new(Notify::new());
+        let mut tasks = JoinSet::new();
         let controlled = watcher::Config::default().labels(well_known::CONTROLLED);
         let all = watcher::Config::default();
         let failing = Failing::default();
@@ -88,7 +89,8 @@ impl Live {
             changed,
             _tasks: JoinSet::new(),
         };
-        let (operators, client) = (live.operators.clone(), client.clone());
+        let operators = live.operators.clone();
+        let client = client.clone();
         let operator_namespace = operator_namespace.to_owned();
         tasks.spawn(async move {
             loop {
@@ -195,7 +197,8 @@ impl Follower<'_> {
             .default_backoff()
             .modify(|object| object.managed_fields_mut().clear())
             .reflect(writer);
-        let (changed, failing) = (self.changed.clone(), self.failing.clone());
+        let changed = self.changed.clone();
+        let failing = self.failing.clone();
         self.tasks.spawn(events.for_each(move |event| {
             failing.record(&K::plural(&()), event);
             changed.notify_one();

@@ -37,7 +37,8 @@ pub fn text(prediction: &Prediction) -> String {
     }
     for pod in changed {
         let batch = pod.batch.unwrap_or_default();
-        let (name, method) = (&pod.pod, format!("{:?}", pod.method));
+        let name = &pod.pod;
+        let method = format!("{:?}", pod.method);
         let fields = pod.changed_fields.join(", ");
         line(&mut text, &format!("{batch:<5}  {name:<width$}  {method:<9}  {fields}"));
     }

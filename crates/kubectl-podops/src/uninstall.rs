@@ -138,7 +138,8 @@ fn check(installation: &Installation) -> Result<(), Refusal> {
     for deployment in installation.installed("Deployment") {
         let namespace = &installation.operator_namespace;
         if deployment.namespace.as_ref() != Some(namespace) {
-            let (object, namespace) = (deployment.to_string(), namespace.clone());
+            let object = deployment.to_string();
+            let namespace = namespace.clone();
             return Err(Refusal::OtherNamespace { object, namespace });
         }
         let containers = deployment.value["spec"]["template"]["spec"]["containers"].to_string();

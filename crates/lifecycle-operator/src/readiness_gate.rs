@@ -30,10 +30,8 @@ mod tests {
 
     #[test]
     fn the_gate_is_added_to_those_of_the_pod() {
-        let (own, other) = (
-            json!({ "conditionType": well_known::SERVICE_READY }),
-            json!({ "conditionType": "x" }),
-        );
+        let own = json!({ "conditionType": well_known::SERVICE_READY });
+        let other = json!({ "conditionType": "x" });
         assert_eq!(gates_after(&json!({})), Some(json!([own])));
         assert_eq!(gates_after(&json!({ "readinessGates": [] })), Some(json!([own])));
         let others = json!({ "readinessGates": [other] });

@@ -20,7 +20,8 @@ pub fn render(plan: &Plan, pod: &SlimPod, now: Timestamp) -> Option<Write> {
     let identity = pod.identity();
     let target = identity.target();
     if plan.delete {
-        let (uid, version) = (identity.uid.to_string(), Some(identity.version.to_string()));
+        let uid = identity.uid.to_string();
+        let version = Some(identity.version.to_string());
         return Some(Write::Delete { target, uid, version });
     }
     if plan.is_empty() {
@@ -68,7 +69,8 @@ fn unchanged(pod: &SlimPod, identity: &Identity) -> JsonPatch {
         None => patch.test(&["metadata", "annotations"], Value::Null),
     };
     let Some(position) = gate_position(pod) else { return patch };
-    let (observed, at) = (&pod.conditions()[position], position.to_string());
+    let observed = &pod.conditions()[position];
+    let at = position.to_string();
     patch
         .test(&["status", "conditions", &at, "type"], observed.type_.as_str())
         .test(&["status", "conditions", &at, "status"], observed.status.as_str())

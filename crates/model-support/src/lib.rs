@@ -76,7 +76,8 @@ pub fn assert_violated(model: impl SearchableModel, without: impl Debug) {
 pub fn renumber<S>(state: &mut S, visit: impl Fn(&mut S, &mut dyn FnMut(&mut u8))) {
     let mut is_used = [false; 256];
     visit(state, &mut |version| is_used[usize::from(*version)] = true);
-    let (mut ranks, mut next) = ([0_u8; 256], 0);
+    let mut ranks = [0_u8; 256];
+    let mut next = 0;
     for (rank, is_used) in ranks.iter_mut().zip(is_used) {
         *rank = next;
         next += u8::from(is_used);

@@ -15,7 +15,8 @@ pub fn of_plan(observed: &Observed, plan: &Plan) -> Vec<ObjectEvent> {
         let message = format!("{} of {} targets", plan.started, observed.spec.targets.len());
         events.push(reasons::STARTED.with(message));
     }
-    let (before, now) = (&observed.status, &plan.status);
+    let before = &observed.status;
+    let now = &plan.status;
     if now.failed_pod_count > before.failed_pod_count {
         let known = |name: &str| {
             let mut before = before.target_details.iter();

@@ -22,7 +22,8 @@ pub fn status(
         let matching = targets.iter().filter(|target| target.progress == progress).count();
         i32::try_from(matching).unwrap_or(i32::MAX)
     };
-    let (succeeded, failed) = (count(Progress::Succeeded), count(Progress::Failed));
+    let succeeded = count(Progress::Succeeded);
+    let failed = count(Progress::Failed);
     let total = i32::try_from(targets.len()).unwrap_or(i32::MAX);
     let is_complete = succeeded + failed == total;
     let computed = if is_complete && failed > 0 {

@@ -103,7 +103,8 @@ pub fn write(files: &Files) -> Result<Vec<u8>, Error> {
 pub fn read(archive: &[u8]) -> Result<Files, Error> {
     let content = GzDecoder::new(archive).take(ARCHIVE_MAX);
     let mut archive = Archive::new(content);
-    let (mut files, mut left) = (Files::new(), SIZE_MAX);
+    let mut files = Files::new();
+    let mut left = SIZE_MAX;
     for entry in archive.entries()? {
         let mut entry = entry?;
         let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();

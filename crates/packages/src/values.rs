@@ -49,7 +49,8 @@ pub fn of_file(text: &str) -> Result<BTreeMap<String, String>, InvalidFile> {
             return Err(invalid("it is no map of parameters".to_owned()));
         }
     };
-    let (mut values, mut faults) = (BTreeMap::new(), Vec::new());
+    let mut values = BTreeMap::new();
+    let mut faults = Vec::new();
     for (name, value) in entries {
         let text = match &value {
             Value::Null => {

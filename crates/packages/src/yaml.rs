@@ -140,7 +140,8 @@ impl<'a> Reader<'a> {
     /// Parses the value that begins with this event.
     fn value(&mut self, event: Event<'a>, depth: usize) -> Result<Value, Error> {
         let Some(id) = event.anchor_id() else { return self.unanchored(event, depth) };
-        let (values, bytes) = (self.values_left, self.bytes_left);
+        let values = self.values_left;
+        let bytes = self.bytes_left;
         let around = std::mem::replace(&mut self.deepest, depth);
         let value = self.unanchored(event, depth)?;
         let anchored = Anchored {

@@ -50,7 +50,8 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        let (registry, ready) = (registry.clone(), ready.clone());
+        let registry = registry.clone();
+        let ready = ready.clone();
         connections.spawn(client.ip(), async move {
             let service = service_fn(move |request: Request<hyper::body::Incoming>| {
                 let response = respond(request.uri().path(), &registry, &ready);

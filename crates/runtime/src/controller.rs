@@ -480,7 +480,8 @@ mod tests {
             writer.lock().apply_watcher_event(&Event::Apply(object.clone()));
             true
         });
-        let (end, versions) = (Arc::new(end), Arc::new(Mutex::new(Vec::new())));
+        let end = Arc::new(end);
+        let versions = Arc::new(Mutex::new(Vec::new()));
         let seen = versions.clone();
         let controller = run(process(stop), config, move |object: Arc<ConfigMap>| {
             seen.lock().push(object.metadata.resource_version.clone());
@@ -499,8 +500,8 @@ mod tests {
         let asked = AtomicU32::new(0);
         config.is_observed = Box::new(move |_| asked.fetch_add(1, Ordering::Relaxed) == 2);
         let process = process(stop);
-        let (reconciles, skips) =
-            (process.metrics.reconciles.clone(), process.metrics.stale_skips.clone());
+        let reconciles = process.metrics.reconciles.clone();
+        let skips = process.metrics.stale_skips.clone();
         let controller = run(process, config, move |_| {
             end.send_replace(true);
             async { Ok(Requeue::AwaitChange) }
@@ -540,10 +541,12 @@ mod tests {
             Event::InitDone,
         ]);
         config.min_interval = Duration::from_millis(1);
-        let (end, times) = (Arc::new(end), Arc::new(Mutex::new(Vec::new())));
+        let end = Arc::new(end);
+        let times = Arc::new(Mutex::new(Vec::new()));
         let recorded = times.clone();
         let controller = run(process(stop), config, move |_| {
-            let (end, times) = (end.clone(), recorded.clone());
+            let end = end.clone();
+            let times = recorded.clone();
             async move {
                 times.lock().push(Instant::now());
                 if times.lock().len() > 1 {
@@ -568,12 +571,17 @@ mod tests {
         let events = vec![Event::Init, Event::InitApply(object("a", 0)), Event::InitDone];
         let mut process = process(stop);
         process.args.reconcile_timeout = Duration::from_millis(20);
-        let (end, running) = (Arc::new(end), Arc::new(AtomicU32::new(0)));
-        let (most, runs) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-        let (seen, counted) = (most.clone(), runs.clone());
+        let end = Arc::new(end);
+        let running = Arc::new(AtomicU32::new(0));
+        let most = Arc::new(AtomicU32::new(0));
+        let runs = Arc::new(AtomicU32::new(0));
+        let seen = most.clone();
+        let counted = runs.clone();
         let controller = run(process, config(events), move |_| {
-            let (end, running) = (end.clone(), running.clone());
-            let (seen, counted) = (seen.clone(), counted.clone());
+            let end = end.clone();
+            let running = running.clone();
+            let seen = seen.clone();
+            let counted = counted.clone();
             async move {
                 if counted.fetch_add(1, Ordering::Relaxed) == 2 {
                     end.send_replace(true);
@@ -599,7 +607,8 @@ mod tests {
         let events = [Event::Init].into_iter().chain(objects.map(Event::InitApply));
         let config = config(events.chain([Event::InitDone]).collect());
         let (end, stop) = Shutdown::new();
-        let (end, started) = (Arc::new(end), Instant::now());
+        let end = Arc::new(end);
+        let started = Instant::now();
         let controller = run(process(stop), config, move |object| {
             let end = end.clone();
             async move {
@@ -652,10 +661,12 @@ mod tests {
         });
         config.triggers = changes.boxed();
         let (end, stop) = Shutdown::new();
-        let (end, others) = (Arc::new(end), Arc::new(AtomicU32::new(0)));
+        let end = Arc::new(end);
+        let others = Arc::new(AtomicU32::new(0));
         let count = others.clone();
         let controller = run(process(stop), config, move |object| {
-            let (end, others) = (end.clone(), others.clone());
+            let end = end.clone();
+            let others = others.clone();
             async move {
                 sleep(Duration::from_millis(1)).await;
                 if object.metadata.namespace.as_deref() == Some("b") {
@@ -677,10 +688,12 @@ mod tests {
         let events = [Event::Init].into_iter().chain(objects).chain([Event::InitDone]);
         let config = config(events.collect());
         let (end, stop) = Shutdown::new();
-        let (end, done) = (Arc::new(end), Arc::new(AtomicU32::new(0)));
+        let end = Arc::new(end);
+        let done = Arc::new(AtomicU32::new(0));
         let started = Instant::now();
         let controller = run(process(stop), config, move |_| {
-            let (end, done) = (end.clone(), done.clone());
+            let end = end.clone();
+            let done = done.clone();
             async move {
                 sleep(Duration::from_secs(1)).await;
                 if done.fetch_add(1, Ordering::Relaxed) == 99 {
@@ -711,9 +724,11 @@ mod tests {
         let (end, stop) = Shutdown::new();
         let process = process(stop);
         let reconciles = process.metrics.reconciles.clone();
-        let (end, tries) = (Arc::new(end), Arc::new(AtomicU32::new(0)));
+        let end = Arc::new(end);
+        let tries = Arc::new(AtomicU32::new(0));
         let controller = run(process, config, move |_| {
-            let (end, tries) = (end.clone(), tries.clone());
+            let end = end.clone();
+            let tries = tries.clone();
             async move {
                 if tries.fetch_add(1, Ordering::Relaxed) == 0 {
                     std::future::pending::<()>().await;

@@ -64,8 +64,9 @@ impl Election {
         self,
         connect: impl Future<Output = Result<Client, ConnectError>> + Send + 'static,
     ) -> Result<RunningElection, ElectionError> {
-        let (name, (started, start), (end, ended)) =
-            (self.name, oneshot::channel(), oneshot::channel());
+        let name = self.name;
+        let (started, start) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let run = async move {
             // The receivers exist while the process runs.
@@ -145,7 +146,8 @@ mod tests {
             "--leader-elect-renew-deadline=600ms",
             "--leader-elect-retry-period=100ms",
         ];
-        let (registry, stored) = (Registry::new(), Arc::new(Mutex::new(None)));
+        let registry = Registry::new();
+        let stored = Arc::new(Mutex::new(None));
         let (_stop, stopping) = Shutdown::new();
         let election = Election {
             name: "test",

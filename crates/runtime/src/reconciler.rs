@@ -246,8 +246,10 @@ async fn reconcile<R: Reconciler>(
     object: Arc<R::Watched>,
     frame: Arc<Frame<R>>,
 ) -> Result<Requeue, ReconcileError> {
-    let (kind, metadata) = (object.kind_name(), object.meta());
-    let (namespace, name) = (metadata.namespace.clone(), metadata.name.clone());
+    let kind = object.kind_name();
+    let metadata = object.meta();
+    let namespace = metadata.namespace.clone();
+    let name = metadata.name.clone();
     let span = tracing::info_span!("reconcile", %kind, namespace, name);
     frame.reconcile(&object).instrument(span).await
 }
@@ -508,7 +510,8 @@ mod tests {
 
     #[tokio::test]
     async fn memory_is_kept_until_the_object_is_deleted() {
-        let (harness, object) = (Harness::new(), valid("1"));
+        let harness = Harness::new();
+        let object = valid("1");
         harness.list(std::slice::from_ref(&object));
         assert_eq!(harness.reconcile(&object).await, 1);
         assert_eq!(harness.reconcile(&object).await, 2);
@@ -519,9 +522,11 @@ mod tests {
 
     #[tokio::test]
     async fn memory_is_dropped_if_the_object_is_deleted_meanwhile() {
-        let (harness, object) = (Arc::new(Harness::new()), valid("1"));
+        let harness = Arc::new(Harness::new());
+        let object = valid("1");
         harness.list(std::slice::from_ref(&object));
-        let (deleting, deleted) = (harness.clone(), object.clone());
+        let deleting = harness.clone();
+        let deleted = object.clone();
         let meanwhile = move || deleting.deliver(&Event::Delete(deleted));
         *harness.frame.reconciler.meanwhile.lock() = Some(Box::new(meanwhile));
         harness.reconcile(&object).await;
@@ -541,9 +546,11 @@ mod tests {
 
     #[tokio::test]
     async fn memory_is_dropped_if_the_object_is_replaced_meanwhile() {
-        let (harness, object) = (Arc::new(Harness::new()), valid("1"));
+        let harness = Arc::new(Harness::new());
+        let object = valid("1");
         harness.list(std::slice::from_ref(&object));
-        let (replacing, replaced) = (harness.clone(), object.clone());
+        let replacing = harness.clone();
+        let replaced = object.clone();
         let meanwhile = move || {
             replacing.deliver(&Event::Delete(replaced));
             replacing.deliver(&Event::Apply(valid("2")));
@@ -567,7 +574,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_object_waits_until_the_caches_are_complete() {
-        let (harness, object) = (Harness::new(), valid("1"));
+        let harness = Harness::new();
+        let object = valid("1");
         harness.deliver(&Event::Init);
         harness.deliver(&Event::InitApply(object.clone()));
         let requeue = harness.frame.reconcile(&object).await.unwrap();
@@ -578,7 +586,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_undecodable_object_is_reported_and_not_reconciled() {
-        let (harness, object) = (Harness::new(), object("1", &json!(1)));
+        let harness = Harness::new();
+        let object = object("1", &json!(1));
         harness.list(std::slice::from_ref(&object));
         assert_eq!(harness.reconcile(&object).await, 0);
         assert_eq!(harness.requests.load(Ordering::Relaxed), 1, "an event");

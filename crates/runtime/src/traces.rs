@@ -124,7 +124,8 @@ impl TraceExporter {
             let result = match sent.flatten() {
                 Ok(()) => "sent",
                 Err(error) => {
-                    let (error, endpoint) = (Chain(&error), &self.endpoint);
+                    let error = Chain(&error);
+                    let endpoint = &self.endpoint;
                     tracing::warn!(%error, %endpoint, "Failed to send spans; they are dropped");
                     "dropped"
                 }

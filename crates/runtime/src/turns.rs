@@ -183,7 +183,8 @@ mod tests {
             // kube's queue: it runs no more than the total.
             let mut queue: VecDeque<ObjectKey> =
                 (0..60).map(|n| key(["a", "b", "c"][random.usize(0..3)], n)).collect();
-            let (mut running, mut done) = (Vec::new(), 0);
+            let mut running = Vec::new();
+            let mut done = 0;
             while done < 60 {
                 while running.len() < turns.total
                     && let Some(key) = queue.pop_front()

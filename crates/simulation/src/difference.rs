@@ -29,7 +29,8 @@ fn compare(old: &Value, new: &Value, path: &str, fields: &mut Vec<String>) {
                 items.iter().find(|item| name(item) == Some(wanted)).cloned().unwrap_or_default()
             };
             for wanted in names {
-                let (old, new) = (find(a, wanted), find(b, wanted));
+                let old = find(a, wanted);
+                let new = find(b, wanted);
                 compare(&old, &new, &format!("{path}[{wanted}]"), fields);
             }
         }

@@ -202,7 +202,8 @@ fn build(sources: &[Source], module: &Path, version: &str, directory: &Path) -> 
     );
     let partial = directory.join("partial");
     fs::create_dir_all(&partial)?;
-    let (variables, minor) = ("k8s.io/component-base/version", minor(version)?);
+    let variables = "k8s.io/component-base/version";
+    let minor = minor(version)?;
     let flags = format!(
         "-ldflags=-s -w -X {variables}.gitVersion={version} -X {variables}.gitMajor=1 -X {variables}.gitMinor={minor}"
     );

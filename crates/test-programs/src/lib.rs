@@ -244,7 +244,8 @@ impl GoProject {
 pub fn go_project(project: &GoProject) -> anyhow::Result<(PathBuf, PathBuf)> {
     let GoProject { module, version, package, .. } = project;
     let directory = cache()?.join(module.replace('/', "_")).join(version);
-    let (program, source) = (directory.join("program"), directory.join("source"));
+    let program = directory.join("program");
+    let source = directory.join("source");
     let _lock = lock(&directory)?;
     if program.is_file() {
         return Ok((program, source));

@@ -184,7 +184,8 @@ mod tests {
 
     #[test]
     fn spans_of_an_operation_have_its_trace() {
-        let (trace, now) = (begin(None), Timestamp::from_second(9).unwrap());
+        let trace = begin(None);
+        let now = Timestamp::from_second(9).unwrap();
         let pod =
             PodIdentity { namespace: "ns".to_owned(), name: "web-1".to_owned(), uid: "uid".into() };
         let root = trace.root(&pod, "update", now);

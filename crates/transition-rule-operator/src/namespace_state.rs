@@ -209,7 +209,8 @@ mod tests {
         ]
         .into();
         let pod = |n: usize| {
-            let (name, uid) = (Some(format!("web-{n}")), Some(n.to_string()));
+            let name = Some(format!("web-{n}"));
+            let uid = Some(n.to_string());
             let labels = Some(labels.clone());
             PodView::read(&ObjectMeta { name, uid, labels, ..ObjectMeta::default() })
         };

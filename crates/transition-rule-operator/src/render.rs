@@ -46,7 +46,8 @@ pub fn release(rule: &ObjectMeta) -> Option<Write> {
     let body = json!({ "metadata": {
         "uid": rule.uid, "resourceVersion": rule.resource_version, "finalizers": remaining,
     } });
-    let (namespace, name) = (rule.namespace.as_deref()?, rule.name.as_deref()?);
+    let namespace = rule.namespace.as_deref()?;
+    let name = rule.name.as_deref()?;
     Some(Write::Patch { target: Target::new(RULES, namespace, name), change: Change::Merge(body) })
 }
 

@@ -182,7 +182,8 @@ pub fn classify(
     old: &PodTransitionRuleStatus,
     new: &PodTransitionRuleStatus,
 ) -> Option<StatusChange> {
-    let (before, after) = (without_times(old.clone()), without_times(new.clone()));
+    let before = without_times(old.clone());
+    let after = without_times(new.clone());
     let reserves = after.reservations.iter().any(|r| !before.reservations.contains(r));
     if reserves
         || before.observed_generation != after.observed_generation

@@ -23,7 +23,8 @@ const STAGE: &str = "podops.stage";
 /// yet, or that of an earlier operation with the same ID.
 #[must_use]
 pub fn begun(pod: &SlimPod, grants: &[Grant], now: Timestamp) -> BTreeMap<String, String> {
-    let (identity, known) = (identity(pod), known(pod));
+    let identity = identity(pod);
+    let known = known(pod);
     let annotation = |key: &str| pod.metadata.annotations.as_ref()?.get(key);
     let in_pre_check = grants.iter().filter(|grant| grant.stage == RuleStage::PreCheck);
     let new = in_pre_check.filter_map(|Grant { operation, .. }| {
@@ -42,7 +43,8 @@ pub fn begun(pod: &SlimPod, grants: &[Grant], now: Timestamp) -> BTreeMap<String
 /// Returns a span for each grant of a change whose operation is traced.
 #[must_use]
 pub fn spans(pod: &SlimPod, change: &PodChange, now: Timestamp) -> Vec<Span> {
-    let (identity, mut known) = (identity(pod), known(pod));
+    let identity = identity(pod);
+    let mut known = known(pod);
     known.extend(traces(&change.traces));
     let spans = change.grants.iter().filter_map(|grant| {
         let operation = &grant.operation;

@@ -103,7 +103,9 @@ impl WebhookTasks {
         if self.queued > QUEUED_MAX - REQUEST_MAX {
             return None;
         }
-        let (mut resources, mut subjects, mut size) = (Vec::new(), BTreeMap::new(), 0);
+        let mut resources = Vec::new();
+        let mut subjects = BTreeMap::new();
+        let mut size = 0;
         for (name, subject) in &call.subjects {
             let pod = observed.pods.iter().find(|pod| pod.name == *name);
             let object = pod.and_then(|pod| pod.object.as_deref());
@@ -257,7 +259,8 @@ mod tests {
     /// Call of a rule about all Pods.
     fn call(rule: &str, observed: &Observed) -> WebhookCall {
         let subjects = observed.pods.iter().map(|pod| (pod.name.clone(), subject(&pod.name)));
-        let (rule_ref, subjects) = (rule_ref(rule), subjects.collect());
+        let rule_ref = rule_ref(rule);
+        let subjects = subjects.collect();
         WebhookCall { rule_ref, stage: RuleStage::PreCheck, subjects }
     }
 
@@ -274,7 +277,8 @@ mod tests {
                 rule
             })
             .collect();
-        let (mut tasks, now) = (WebhookTasks::default(), Timestamp::UNIX_EPOCH);
+        let mut tasks = WebhookTasks::default();
+        let now = Timestamp::UNIX_EPOCH;
         tasks.sync("shop", &observed, now);
         let start = |name: &str, tasks: &mut WebhookTasks| {
             tasks.start(&call(name, &observed), &observed, now, String::new)

@@ -80,7 +80,8 @@ pub(super) async fn run(
     let cluster = TestCluster::start_with_packages(programs).await?;
     let resources = "configmaps,secrets,jobs.batch";
     cluster.create_writer("writer", resources).await?;
-    let (instances, versions) = (cluster.api(), cluster.api());
+    let instances = cluster.api();
+    let versions = cluster.api();
     let lab = Lab { cluster, instances, versions };
     print_step("one ConfigMap, and 20");
     lab.small_plans(&mut rows).await?;

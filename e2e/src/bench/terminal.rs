@@ -41,7 +41,8 @@ pub(super) async fn watched_rollout(
         while matches!(terminal.output.read(&mut buffer).await, Ok(1..)) {}
     });
     let pid: u32 = std::fs::read_to_string(&pid)?.trim().parse()?;
-    let (before, began) = (cpu_time(pid)?, Instant::now());
+    let before = cpu_time(pid)?;
+    let began = Instant::now();
     cluster.set_image("watched", "nginx:2").await?;
     wait_until_rolled_out(cluster, "watched", PODS).await?;
     let used = cpu_time(pid)?.saturating_sub(before);

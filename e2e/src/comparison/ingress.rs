@@ -35,8 +35,8 @@ impl Ingress {
         runtime: SocketAddr,
         slots: usize,
     ) -> Self {
-        let (pods, config) =
-            (cluster.pods(), watcher::Config::default().labels(&format!("app={app}")));
+        let pods = cluster.pods();
+        let config = watcher::Config::default().labels(&format!("app={app}"));
         let mut task = JoinSet::new();
         task.spawn(async move {
             if let Err(error) = follow(pods, config, runtime, slots).await {

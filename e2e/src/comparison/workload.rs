@@ -146,7 +146,8 @@ impl Workload {
     async fn replace(self, cluster: &TestCluster, path: &str, value: Value) -> anyhow::Result<()> {
         let (group, version) = self.group_and_version();
         let kind = GroupVersionKind::gvk(group, version, self.kind());
-        let (client, resource) = (cluster.plane.admin.clone(), ApiResource::from_gvk(&kind));
+        let client = cluster.plane.admin.clone();
+        let resource = ApiResource::from_gvk(&kind);
         let api: Api<DynamicObject> = Api::namespaced_with(client, &cluster.namespace, &resource);
         let operations = json!([{ "op": "replace", "path": path, "value": value }]);
         let change = Patch::<()>::Json(serde_json::from_value(operations)?);

@@ -122,7 +122,8 @@ async fn serve(stream: TcpStream, acceptor: TlsAcceptor, files: Arc<Files>) -> a
     let stream = acceptor.accept(stream).await.context("TLS handshake")?;
     let (sender, mut upgraded) = tokio::sync::mpsc::channel(1);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        let (output, sender) = (output(&request, &files), sender.clone());
+        let output = output(&request, &files);
+        let sender = sender.clone();
         let accepted = accept(request.headers());
         let upgrade = hyper::upgrade::on(&mut request);
         async move {

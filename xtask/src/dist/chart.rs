@@ -101,7 +101,8 @@ struct Chart {
 /// If an object belongs to no operator, or a file cannot be written.
 pub(super) fn write(release: &Release, manifests: &Manifests, crds: Vec<u8>) -> anyhow::Result<()> {
     let mut chart = Chart { operators: Map::new(), templates: BTreeMap::new() };
-    let (current, older) = (objects(&manifests.current)?, objects(&manifests.older)?);
+    let current = objects(&manifests.current)?;
+    let older = objects(&manifests.older)?;
     for object in &current {
         match older.iter().find(|other| id(other) == id(object)) {
             Some(other) if other == object => chart.add(object, Servers::All)?,

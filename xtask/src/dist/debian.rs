@@ -72,7 +72,8 @@ pub(crate) struct Runtime {
 /// If a package cannot be downloaded, or has not the expected files.
 pub(super) fn runtime(platform: &Platform) -> anyhow::Result<Runtime> {
     let work = tempfile::tempdir()?;
-    let (downloads, unpacked) = (work.path().join("downloads"), work.path().join("unpacked"));
+    let downloads = work.path().join("downloads");
+    let unpacked = work.path().join("unpacked");
     fs::create_dir_all(&downloads)?;
     download(&PACKAGES, &downloads)?;
     let mut packages = Vec::new();
@@ -154,7 +155,8 @@ fn package(control: &str) -> anyhow::Result<Package> {
 /// Content of a library in one of the directories that distributions use. Links are not followed: an
 /// absolute one leads to the machine that builds.
 fn library(unpacked: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
-    let (mut directories, mut found) = (vec![unpacked.to_owned()], Vec::new());
+    let mut directories = vec![unpacked.to_owned()];
+    let mut found = Vec::new();
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(&directory)? {
             let entry = entry?;
@@ -174,7 +176,8 @@ fn library(unpacked: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
 
 /// All certificates of a directory, in the order of their paths.
 fn certificates(directory: &Path) -> anyhow::Result<Vec<u8>> {
-    let (mut directories, mut files) = (vec![directory.to_owned()], Vec::new());
+    let mut directories = vec![directory.to_owned()];
+    let mut files = Vec::new();
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(&directory)? {
             let entry = entry?;
@@ -214,7 +217,8 @@ mod tests {
     #[test]
     fn libraries_are_never_those_of_the_machine_that_builds() {
         let work = tempfile::tempdir().unwrap();
-        let (outside, unpacked) = (work.path().join("outside"), work.path().join("unpacked"));
+        let outside = work.path().join("outside");
+        let unpacked = work.path().join("unpacked");
         fs::write(&outside, "of the machine").unwrap();
         for directory in ["lib64", "usr/lib"] {
             fs::create_dir_all(unpacked.join(directory)).unwrap();

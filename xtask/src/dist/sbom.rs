@@ -70,7 +70,8 @@ fn crates<'a>(metadata: &'a Value, program: &str) -> anyhow::Result<Vec<&'a Valu
         list(&metadata["resolve"]["nodes"]).filter_map(|n| Some((n["id"].as_str()?, n))).collect();
     let root = packages.iter().find(|(_, package)| package["name"] == program);
     let root = *root.with_context(|| format!("no package {program}"))?.0;
-    let (mut found, mut pending) = (BTreeSet::from([root]), vec![root]);
+    let mut found = BTreeSet::from([root]);
+    let mut pending = vec![root];
     while let Some(id) = pending.pop() {
         for dependency in nodes.get(id).into_iter().flat_map(|node| list(&node["deps"])) {
             // A kind of null is that of normal dependencies; others are of builds and tests.

@@ -15,12 +15,14 @@ use crate::sources;
 /// The table.
 pub(super) fn table(rust: &[RustFile]) -> anyhow::Result<String> {
     let mut rows = Vec::new();
-    let (comments, docs) = (comments(rust), docs()?);
+    let comments = comments(rust);
+    let docs = docs()?;
     let speech = [TELL, SAY, ASK].join("|");
     for (name, words) in
         [("persons for programs", PERSONS), ("tell, say, ask", speech.as_str()), ("look", LOOK)]
     {
-        let (in_comments, in_docs) = (rate(words, &comments)?, rate(words, &docs)?);
+        let in_comments = rate(words, &comments)?;
+        let in_docs = rate(words, &docs)?;
         rows.push(format!(
             "| {name}, per 1,000 words of comments; of docs | {in_comments:.2}; {in_docs:.2} |"
         ));

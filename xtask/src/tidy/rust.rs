@@ -97,8 +97,10 @@ fn role(path: &str) -> Role {
 }
 
 fn lex(text: &str) -> (Vec<Text>, Vec<usize>) {
-    let (mut texts, mut code_lines) = (Vec::new(), Vec::new());
-    let (mut offset, mut line) = (0, 1);
+    let mut texts = Vec::new();
+    let mut code_lines = Vec::new();
+    let mut offset = 0;
+    let mut line = 1;
     for token in tokenize(text, FrontmatterAllowed::No) {
         let end = offset + token.len as usize;
         let content = &text[offset..end];

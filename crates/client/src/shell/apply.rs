@@ -124,7 +124,9 @@ impl Applier {
     /// Executes independent writes in batches of 1, 2, 4, … and stops after a batch with a failed
     /// or rejected write, so that an API server that rejects all of them receives only a few.
     pub async fn apply_slow_start(&self, writes: Vec<Write>) -> WriteResults {
-        let (mut results, mut rest, mut size) = (WriteResults::default(), writes, 1);
+        let mut results = WriteResults::default();
+        let mut rest = writes;
+        let mut size = 1;
         while !rest.is_empty() {
             let later = rest.split_off(size.min(rest.len()));
             let batch = self.apply_all(rest).await;

@@ -136,7 +136,8 @@ impl Events {
             Some(known) => known.recorder,
             None => Recorder::new(self.client.clone(), self.reporter.clone()),
         };
-        let (message, at) = (event.message.clone(), Instant::now());
+        let message = event.message.clone();
+        let at = Instant::now();
         recent.push_front(Published { message, at, failed: false, recorder: recorder.clone() });
         recent.truncate(MESSAGES);
         Some(recorder)

@@ -80,7 +80,8 @@ mod tests {
             samples.map(|sample| sample.get_gauge().get_value()).collect::<Vec<f64>>()
         };
         let waiting = |number| Contribution::from([("PreCheck".to_owned(), number)]);
-        let (a, b) = (ObjectKey::new("ns", "a"), ObjectKey::new("ns", "b"));
+        let a = ObjectKey::new("ns", "a");
+        let b = ObjectKey::new("ns", "b");
         counts.record(&a, waiting(3));
         counts.record(&b, waiting(4));
         assert_eq!(values(), [7.0]);

@@ -52,7 +52,8 @@ impl RejectedWrites {
 
     /// Records the outcome of a write that was sent.
     pub(super) fn record(&self, write: &Write, outcome: &Outcome) {
-        let (mut rejections, now) = (self.0.lock(), Instant::now());
+        let mut rejections = self.0.lock();
+        let now = Instant::now();
         let Outcome::Rejected(message) = outcome else {
             if !rejections.is_empty() {
                 rejections.remove(&fingerprint(write));

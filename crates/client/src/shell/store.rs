@@ -85,7 +85,8 @@ where
         ) => {
             invalid_objects.inc();
             let InvalidObject { metadata, error } = &**invalid;
-            let (namespace, name) = (&metadata.namespace, &metadata.name);
+            let namespace = &metadata.namespace;
+            let name = &metadata.name;
             tracing::warn!(
                 resource,
                 namespace,

@@ -263,7 +263,8 @@ fn add_containers(
         return Ok(());
     }
     let existing = std::mem::take(array(spec, "containers"));
-    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let mut before = Vec::new();
+    let mut after = Vec::new();
     for InjectedContainer { inject_policy, container } in added {
         let name = container.get("name").and_then(Value::as_str).unwrap_or_default();
         let inits = spec.get("initContainers").and_then(Value::as_array);

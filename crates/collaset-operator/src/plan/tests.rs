@@ -64,7 +64,8 @@ fn pods_by_name(pods: impl IntoIterator<Item = PodView>) -> BTreeMap<PodName, Ar
 /// [for=<revision>]`.
 fn pod(text: &str) -> PodView {
     let mut tokens = text.split_whitespace();
-    let (id, revision) = (tokens.next().unwrap(), tokens.next().unwrap());
+    let id = tokens.next().unwrap();
+    let revision = tokens.next().unwrap();
     let mut pod = PodView {
         name: format!("web-{id}").into(),
         containers: vec![Container {

@@ -26,7 +26,8 @@ pub(super) fn create(
 ) -> Option<Write> {
     let needed = needed_claims(observed, id, revision);
     let template = needed.into_iter().find(|needed| needed.name() == template)?.template;
-    let (volume, hash) = (template_name(&template).to_owned(), hash(&template));
+    let volume = template_name(&template).to_owned();
+    let hash = hash(&template);
     let mut metadata = template.0.get("metadata").cloned().unwrap_or_default();
     let mut labels = metadata["labels"].as_object().cloned().unwrap_or_default();
     for (key, value) in observed.spec.selector.match_labels.iter().flatten() {

@@ -203,7 +203,8 @@ pub(super) fn apply(
         patch = patch.remove(&["metadata", "labels", well_known::UPDATE_INCLUDED]);
     }
     let live = pod.annotations.clone().unwrap_or_default();
-    let (old, new) = (old.annotations(), new.annotations());
+    let old = old.annotations();
+    let new = new.annotations();
     if pod.annotations.is_none() && (restarts || !resizes.is_empty() || !new.is_empty()) {
         patch = patch
             .test(&["metadata", "annotations"], Value::Null)
@@ -222,7 +223,8 @@ pub(super) fn apply(
 /// template. Images that the template does not change are kept, because another controller may have
 /// changed them; to restart their containers, they are written in another way.
 fn target_images(pod: &PodView, old: &PodTemplate, new: &PodTemplate) -> BTreeMap<String, String> {
-    let (old_images, restarted) = (images(old), restarted(old, new));
+    let old_images = images(old);
+    let restarted = restarted(old, new);
     let mut targets = images(new);
     for container in &pod.containers {
         let Some(image) = targets.get_mut(&container.name) else { continue };

@@ -114,7 +114,8 @@ fn delete(pod: &PodView, to: Target, operation: OwnOperation, now: Timestamp) ->
         let conditions = preconditions(pod, &[LabelKind::Operating, LabelKind::Operate]);
         return Write::Patch { target: to, change: conditions.change_labels(&changes).build() };
     }
-    let (uid, version) = (pod.uid.to_string(), Some(pod.resource_version.to_string()));
+    let uid = pod.uid.to_string();
+    let version = Some(pod.resource_version.to_string());
     Write::Delete { target: to, uid, version }
 }
 

@@ -76,7 +76,8 @@ impl CollaSetController {
         args: &CollaSetArgs,
         watches: Watches,
     ) -> Result<Self, OperatorError> {
-        let (process, caches) = (&operator.process, &watches.caches);
+        let process = &operator.process;
+        let caches = &watches.caches;
         let others = [
             (PODS, &caches.pods.progress),
             (CLAIMS, &caches.claims.progress),

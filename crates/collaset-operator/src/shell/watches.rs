@@ -78,8 +78,10 @@ fn triggers(
     let known = sets.clone();
     let contexts = reflect(caches.contexts.clone(), contexts)
         .flat_map(move |object| stream::iter(users_of(&object, &known)));
-    let (pods, other_pods) = (related.of_all(pods.modify(trim_pod)), other_pods.modify(trim_pod));
-    let (claims, other_claims) = (claims.modify(trim_claim), other_claims.modify(trim_claim));
+    let pods = related.of_all(pods.modify(trim_pod));
+    let other_pods = other_pods.modify(trim_pod);
+    let claims = claims.modify(trim_claim);
+    let other_claims = other_claims.modify(trim_claim);
     stream::select_all([
         owner_triggers(caches.pods.clone(), pods, sets),
         owner_triggers(caches.other_pods.clone(), other_pods, sets),

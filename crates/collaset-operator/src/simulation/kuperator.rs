@@ -109,7 +109,8 @@ impl World {
 
     /// Returns whether the original Pod names its replacement.
     fn is_linked(&self, origin: &str) -> bool {
-        let (old, new) = (self.pod(origin).unwrap(), self.replacement_of(origin).unwrap());
+        let old = self.pod(origin).unwrap();
+        let new = self.replacement_of(origin).unwrap();
         old.get(well_known::REPLACE_PAIR_NEW_ID) == new.get(well_known::INSTANCE_ID)
     }
 }

@@ -125,7 +125,8 @@ impl World {
             }
         }
         if succeeded {
-            let (included, mut joins) = (phases.included_claims, phases.joins);
+            let included = phases.included_claims;
+            let mut joins = phases.joins;
             let changes = [phases.departures, phases.creates, phases.changes, included.clone()];
             for writes in changes {
                 succeeded &= self.write_all(&pending, writes, &mut left, &mut blockers);
@@ -231,7 +232,8 @@ impl World {
 
     /// Checks the safety properties after one successful write.
     fn check_write(&mut self, before: &World, pending: &PendingPlan, write: &Write) {
-        let (plural, name) = (write.target().resource.plural, write.target().name.as_str());
+        let plural = write.target().resource.plural;
+        let name = write.target().name.as_str();
         match (plural, write) {
             ("pods", Write::Create { .. }) => {
                 self.assert_unique_containers(name);
@@ -298,7 +300,8 @@ impl World {
         let replicas = pending.observed.replicas();
         let Some(surge) = rolling(pending).and_then(|r| r.max_surge.clone()) else { return };
         let max = replicas + resolve(&surge, replicas, Rounding::Up);
-        let (was, is) = (before.live().len(), self.live().len());
+        let was = before.live().len();
+        let is = self.live().len();
         // The limit does not apply to a surplus that existed at planning time, for example after a
         // scale-in.
         let planned_within_max = pending.pods.iter().filter(|pod| pod.is_live()).count() <= max;
@@ -329,7 +332,8 @@ impl World {
             return;
         }
         let max = pending.observed.replicas().saturating_sub(partition);
-        let (was, is) = (before.updated_instances(pending), self.updated_instances(pending));
+        let was = before.updated_instances(pending);
+        let is = self.updated_instances(pending);
         assert!(
             is <= was || is <= max,
             "{is} instances updated, at most {max} allowed: {}",

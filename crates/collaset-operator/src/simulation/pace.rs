@@ -70,7 +70,8 @@ fn raising_the_partition_rolls_pods_back_in_place() {
     world.edit(json!({ "updateStrategy": partition(json!(1)) }));
     world.converge();
     assert_eq!(world.images(), ["v1", "v2", "v2"]);
-    let (revision, pods) = (world.set()["status"]["currentRevision"].clone(), world.live());
+    let revision = world.set()["status"]["currentRevision"].clone();
+    let pods = world.live();
     world.edit(json!({ "updateStrategy": partition(json!(3)) }));
     world.converge();
     assert_eq!(world.images(), ["v1", "v1", "v1"]);
@@ -83,7 +84,8 @@ fn raising_the_partition_rolls_pods_back_in_place() {
 fn updates_respect_max_unavailable() {
     let mut world = world(4, json!({ "rollingUpdate": { "maxUnavailable": 1 } }));
     world.set_image("v2");
-    let (mut min_available, mut is_reported) = (4, false);
+    let mut min_available = 4;
+    let mut is_reported = false;
     for _ in 0..80 {
         world.tick();
         let available =

@@ -431,10 +431,8 @@ impl World {
             }
         }
         let is_surplus = |claim: &&Value| {
-            let (name, id) = (
-                claim["metadata"]["name"].as_str().unwrap(),
-                claim["metadata"]["labels"][well_known::INSTANCE_ID].as_str().unwrap(),
-            );
+            let name = claim["metadata"]["name"].as_str().unwrap();
+            let id = claim["metadata"]["labels"][well_known::INSTANCE_ID].as_str().unwrap();
             let is_mounted = live.iter().flat_map(Pod::mounts).any(|mounted| mounted == name);
             !is_mounted && !waiting_instances.iter().any(|waiting| waiting == id)
         };

@@ -136,7 +136,8 @@ fn a_pod_that_fails_during_a_pause_leads_to_no_earlier_step() {
 #[test]
 fn another_restart_annotation_restarts_every_pod_in_place() {
     let mut world = world(3, json!({}));
-    let (pods, before) = (world.live(), world.container_ids());
+    let pods = world.live();
+    let before = world.container_ids();
     for restarted_at in ["1", "2"] {
         world.set_image(&format!("v1!{restarted_at}"));
         let mut was_taken_out_of_service = false;

@@ -73,7 +73,8 @@ pub enum UpdateMethod {
 #[must_use]
 pub fn method(from: &PodTemplate, to: &PodTemplate, can_resize: bool) -> UpdateMethod {
     let spec = |t: &PodTemplate| normal(t.0.get("spec").unwrap_or(&Value::Null));
-    let (mut old, mut new) = (spec(from), spec(to));
+    let mut old = spec(from);
+    let mut new = spec(to);
     if old == new {
         return if restarts(from, to) { UpdateMethod::InPlace } else { UpdateMethod::Metadata };
     }

@@ -148,7 +148,8 @@ fn resources<'a>(template: &'a PodTemplate, list: &str) -> Vec<Resources> {
 /// Returns whether the API server permits resizing the containers of `from` to those of `to`.
 #[must_use]
 pub fn can_be_resized(from: &PodTemplate, to: &PodTemplate) -> bool {
-    let (old, new) = (resources(from, "containers"), resources(to, "containers"));
+    let old = resources(from, "containers");
+    let new = resources(to, "containers");
     let keeps_amounts = |(old, new): (&Resources, &Resources)| {
         old.requests.is_subset_of(new.requests) && old.limits.is_subset_of(new.limits)
     };
@@ -167,7 +168,8 @@ pub fn differ(from: &PodTemplate, to: &PodTemplate) -> bool {
 /// differ, because other controllers may have set the rest.
 #[must_use]
 pub fn changes(from: &PodTemplate, to: &PodTemplate) -> BTreeMap<String, Resources> {
-    let (old, new) = (by_name(from), by_name(to));
+    let old = by_name(from);
+    let new = by_name(to);
     let changed = new.into_iter().filter_map(|(name, wanted)| {
         let changes = wanted.difference(old.get(&name)?)?;
         Some((name, changes))

@@ -280,7 +280,8 @@ mod tests {
         };
         let targets: Vec<TargetId> = (0..TARGETS_MAX + 50).map(target).collect();
         let mut registrations = Registrations::new(&targets);
-        let (mut registered, mut errors) = (0, 0);
+        let mut registered = 0;
+        let mut errors = 0;
         while let Some(batch) = registrations.next_batch() {
             assert!(batch.len() <= TARGETS_MAX);
             let is_invalid = batch.contains(&target(77));

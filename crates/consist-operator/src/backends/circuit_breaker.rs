@@ -70,7 +70,8 @@ mod tests {
 
     #[test]
     fn invalid_parameters_do_not_open_the_circuit() {
-        let (mut breaker, now) = (CircuitBreaker::default(), Instant::now());
+        let mut breaker = CircuitBreaker::default();
+        let now = Instant::now();
         let error = BackendError::InvalidParams("target group not found".to_owned());
         breaker.record("a", now, now + SLOW_CALL, Some(&error));
         assert_eq!(breaker.permit("a", now + SLOW_CALL), Ok(()));
@@ -78,7 +79,8 @@ mod tests {
 
     #[test]
     fn an_endpoint_that_timed_out_fails_fast_while_open() {
-        let (mut breaker, now) = (CircuitBreaker::default(), Instant::now());
+        let mut breaker = CircuitBreaker::default();
+        let now = Instant::now();
         let error = BackendError::Unreachable("timeout".to_owned());
         assert_eq!(breaker.permit("a", now), Ok(()));
         breaker.record("a", now, now, Some(&error));

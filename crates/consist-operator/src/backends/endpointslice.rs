@@ -90,7 +90,8 @@ mod tests {
             slice(json!([endpoint("a", json!({ "ready": false })), endpoint("c", json!({})),])),
             slice(json!(null)),
         ];
-        let (on, off) = (Traffic::Serving, Traffic::Absent);
+        let on = Traffic::Serving;
+        let off = Traffic::Absent;
         let expected =
             [("a", on), ("b", off), ("c", on)].map(|(uid, traffic)| (uid.into(), traffic));
         assert_eq!(traffic_by_uid(&slices), BTreeMap::from(expected));

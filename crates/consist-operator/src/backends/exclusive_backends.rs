@@ -39,7 +39,8 @@ impl ExclusiveBackends {
         now: Instant,
     ) -> Result<(), BackendError> {
         let mut claims = self.0.lock();
-        let (since, key) = (*claims.since.get_or_insert(now), employer.key());
+        let since = *claims.since.get_or_insert(now);
+        let key = employer.key();
         let owners = &mut claims.owners;
         owners.retain(|backend, owner| *owner != key || backends.contains(backend));
         let conflict = backends.iter().find_map(|backend| {

@@ -162,7 +162,8 @@ mod tests {
 
     #[test]
     fn generation_increases_on_change_or_after_no_effect() {
-        let (mut applied, clock) = (Applied::default(), Timestamp::UNIX_EPOCH);
+        let mut applied = Applied::default();
+        let clock = Timestamp::UNIX_EPOCH;
         let mut now = Instant::now();
         let content = |params: &str| Content { params: params.to_owned(), members: Vec::new() };
         let first = applied.generation(&content("{}"), clock, now);

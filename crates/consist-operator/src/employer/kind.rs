@@ -260,7 +260,8 @@ mod tests {
         let kind = |kind: &str, path: &str| {
             format!("- {{apiVersion: example.com/v1, kind: {kind}, podSelector: \"{path}\"}}\n")
         };
-        let (gateway, ingress) = (kind("Gateway", ".spec"), kind("Ingress", ".spec"));
+        let gateway = kind("Gateway", ".spec");
+        let ingress = kind("Ingress", ".spec");
         assert_eq!(error(&kind("Gateway", "spec[")), "Gateway: podSelector");
         assert!(error("- kind: Gateway").contains("missing field"));
         assert_eq!(error(&format!("{gateway}{ingress}")), "");

@@ -22,7 +22,8 @@ impl EmployerController {
         plan: &Plan,
         requeue_after: Option<Duration>,
     ) -> Result<(), ReconcileError> {
-        let (key, now) = (ObjectKey::of(employer), clock::now());
+        let key = ObjectKey::of(employer);
+        let now = clock::now();
         let uid = employer.metadata.uid.clone().unwrap_or_default();
         let changes = plan.pods.iter().map(|change| render::pod(&key.namespace, change, now));
         let mut results = self.writer.write_all(&uid, changes.collect::<Vec<_>>()).await;

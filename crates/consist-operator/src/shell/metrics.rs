@@ -85,8 +85,8 @@ mod tests {
             let waiting = families.iter().filter(|f| f.name() == WAITING_PODS.name);
             waiting.map(|family| family.get_metric().len()).sum()
         };
-        let (none, one) =
-            (WaitingCounts::default(), WaitingCounts { drain: 1, ..WaitingCounts::default() });
+        let none = WaitingCounts::default();
+        let one = WaitingCounts { drain: 1, ..WaitingCounts::default() };
         metrics.change_waiting("a", none, one);
         metrics.change_waiting("a", none, one);
         metrics.change_waiting("a", one, none);

@@ -20,7 +20,8 @@ impl EmployerController {
         plan: &Plan,
         state: &mut LocalState,
     ) {
-        let (namespace, now) = (&observed.employer.namespace, clock::now());
+        let namespace = &observed.employer.namespace;
+        let now = clock::now();
         let counts = WaitingCounts::new(plan, now);
         let before = std::mem::replace(&mut state.counts, counts);
         self.metrics.change_waiting(namespace, before, counts);

@@ -124,7 +124,8 @@ fn backends(
 ) -> Result<Backends, ConfigError> {
     let envoy = Envoy::new(notifier.clone(), args.xds_address.is_some());
     if let Some(address) = args.xds_address {
-        let (tls, clients) = (args.xds_tls.clone(), args.xds_clients.clone());
+        let tls = args.xds_tls.clone();
+        let clients = args.xds_clients.clone();
         let listener = XdsListener { address, tls, insecure: args.xds_insecure, clients };
         let server = envoy.serve(listener.checked()?, operator.process.lease.clone());
         operator.background_task("xds server", server);
@@ -240,7 +241,8 @@ impl Shared {
     ) -> impl Future<Output = Result<(), ConfigError>> + use<> {
         let (store, writer) = reflector::store::<SlimEmployer>();
         let (sender, mut triggers) = mpsc::unbounded_channel();
-        let (name, employers) = (kind.name(), store.clone());
+        let name = kind.name();
+        let employers = store.clone();
         let running = RunningController { kind: name, employers, triggers: sender };
         self.controllers.lock().push(running);
         let all: Api<Decoded<DynamicObject>> =

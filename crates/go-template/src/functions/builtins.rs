@@ -40,7 +40,8 @@ pub(super) fn find(name: &str) -> Option<Function> {
             call.make(text)
         }),
         "printf" => open(&[Type::Text], Type::Any, |call| {
-            let (format, values) = (call.text(0), call.values(1));
+            let format = call.text(0);
+            let values = call.values(1);
             let text = format::sprintf(call.heap, format.bytes(), &values)?;
             call.make(text)
         }),

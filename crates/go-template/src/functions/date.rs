@@ -20,7 +20,8 @@ pub(super) fn find(name: &str) -> Option<Function> {
             shown(call, format.bytes(), 1, b"UTC")
         }),
         "dateInZone" | "date_in_zone" => fixed(&[Type::Text, Type::Any, Type::Text], |call| {
-            let (format, zone) = (call.text(0), call.text(2));
+            let format = call.text(0);
+            let zone = call.text(2);
             shown(call, format.bytes(), 1, zone.bytes())
         }),
         "htmlDate" => fixed(&[Type::Any], |call| shown(call, b"2006-01-02", 0, b"UTC")),
@@ -142,7 +143,9 @@ fn duration(text: &[u8]) -> Option<SignedDuration> {
 fn duration_text(seconds: i64) -> String {
     let sign = if seconds < 0 { "-" } else { "" };
     let seconds = seconds.unsigned_abs();
-    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let hours = seconds / 3600;
+    let minutes = seconds / 60 % 60;
+    let rest = seconds % 60;
     if hours > 0 {
         format!("{sign}{hours}h{minutes}m{rest}s")
     } else if minutes > 0 {

@@ -185,7 +185,8 @@ fn base32_encoded(bytes: &[u8]) -> String {
 /// Decrypts the output of Sprig's `encryptAES`: initialization vector, then AES-256-CBC with PKCS#7
 /// padding; the password is padded with zeros.
 fn decrypted(call: &mut Call<'_>) -> Result<Value, Failure> {
-    let (password, text) = (call.text(0), call.text(1));
+    let password = call.text(0);
+    let text = call.text(1);
     if text.bytes().is_empty() {
         return call.make("");
     }

@@ -107,7 +107,8 @@ fn contains(heap: &mut Heap, items: &[Value], needle: &Value) -> Result<bool, Fa
 }
 
 fn without(call: &mut Call<'_>) -> Result<Value, Failure> {
-    let (items, omitted) = (call.items(0)?, call.values(1));
+    let items = call.items(0)?;
+    let omitted = call.values(1);
     let mut kept = Vec::new();
     for item in items {
         call.heap.step(omitted.len())?;

@@ -57,7 +57,8 @@ fn set(call: &mut Call<'_>) -> Result<Value, Failure> {
     if map.is_nil {
         return Err(Failure::WrongType { expected: "a map", found: "<nil>" });
     }
-    let (key, value) = (call.text(1), call.value(2));
+    let key = call.text(1);
+    let value = call.value(2);
     call.heap.entries_mut(map).insert(key, value);
     Ok(Value::Map(map))
 }

@@ -40,7 +40,9 @@ pub(super) fn find(name: &str) -> Option<Function> {
             steps(call, 0, count, if count < 0 { -1 } else { 1 })
         }),
         "untilStep" => fixed(&[Type::Int, Type::Int, Type::Int], |call| {
-            let (start, end, step) = (call.int(0), call.int(1), call.int(2));
+            let start = call.int(0);
+            let end = call.int(1);
+            let step = call.int(2);
             steps(call, start, end, step)
         }),
         _ => return None,

@@ -28,7 +28,8 @@ pub(super) fn find(name: &str) -> Option<Function> {
             Ok(Value::Bool(wanted.bytes() == name.as_bytes() || wanted.bytes() == pointed))
         }),
         "deepEqual" => fixed(TWO, |call| {
-            let (left, right) = (call.value(0), call.value(1));
+            let left = call.value(0);
+            let right = call.value(1);
             Ok(Value::Bool(deep_equals(call.heap, &left, &right)?))
         }),
         "deepCopy" => fixed(&[Type::Any], |call| {

@@ -39,12 +39,14 @@ pub(super) fn find(name: &str) -> Option<Function> {
             Ok(Value::Bool(regex.is_some_and(|regex| regex.is_match(&text))))
         }),
         "regexFind" => fixed(TWO, |call| {
-            let (regex, text) = (compile(call)?, subject(call, 1)?);
+            let regex = compile(call)?;
+            let text = subject(call, 1)?;
             let found = regex.find(&text).map_or("", |found| found.as_str());
             call.make(found)
         }),
         "regexFindAll" => fixed(WITH_COUNT, |call| {
-            let (regex, text) = (compile(call)?, subject(call, 1)?);
+            let regex = compile(call)?;
+            let text = subject(call, 1)?;
             let limit = usize::try_from(call.int(2)).unwrap_or(usize::MAX);
             let found = regex.find_iter(&text).take(limit);
             let found: Vec<Text> = found.map(|found| Text::from(found.as_str())).collect();
@@ -54,21 +56,25 @@ pub(super) fn find(name: &str) -> Option<Function> {
             call.heap.texts(found)
         }),
         "regexReplaceAll" => fixed(THREE, |call| {
-            let (regex, text) = (compile(call)?, subject(call, 1)?);
+            let regex = compile(call)?;
+            let text = subject(call, 1)?;
             let replacement = subject(call, 2)?;
             let longest = longest_expansion(&regex, &text, &replacement);
             call.heap.reserve(longest)?;
             call.make(regex.replace_all(&text, &replacement).into_owned())
         }),
         "regexReplaceAllLiteral" => fixed(THREE, |call| {
-            let (regex, text) = (compile(call)?, subject(call, 1)?);
+            let regex = compile(call)?;
+            let text = subject(call, 1)?;
             let replacement = subject(call, 2)?;
             let count = regex.find_iter(&text).count();
             call.heap.reserve(count.saturating_mul(replacement.len()))?;
             call.make(regex.replace_all(&text, NoExpand(&replacement)).into_owned())
         }),
         "regexSplit" => fixed(WITH_COUNT, |call| {
-            let (regex, text, count) = (compile(call)?, subject(call, 1)?, call.int(2));
+            let regex = compile(call)?;
+            let text = subject(call, 1)?;
+            let count = call.int(2);
             match split(&regex, &text, count) {
                 Some(parts) => call.heap.texts(parts),
                 None => Ok(call.heap.nil_list(Element::Text)),
@@ -122,7 +128,8 @@ fn split(regex: &Regex, text: &str, count: i64) -> Option<Vec<Text>> {
     }
     let limit = usize::try_from(count).unwrap_or(usize::MAX);
     let mut parts = Vec::new();
-    let (mut start, mut end) = (0, 0);
+    let mut start = 0;
+    let mut end = 0;
     for found in regex.find_iter(text).take(limit) {
         if count > 0 && parts.len() + 1 == limit {
             break;

@@ -28,17 +28,20 @@ pub(super) fn find(name: &str) -> Option<Function> {
             trimmed(call, 1, |character| set.contains(&character))
         }),
         "trimPrefix" => fixed(TWO, |call| {
-            let (prefix, text) = (call.text(0), call.text(1));
+            let prefix = call.text(0);
+            let text = call.text(1);
             let rest = text.bytes().strip_prefix(prefix.bytes()).unwrap_or(text.bytes());
             call.make(rest)
         }),
         "trimSuffix" => fixed(TWO, |call| {
-            let (suffix, text) = (call.text(0), call.text(1));
+            let suffix = call.text(0);
+            let text = call.text(1);
             let rest = text.bytes().strip_suffix(suffix.bytes()).unwrap_or(text.bytes());
             call.make(rest)
         }),
         "contains" => fixed(TWO, |call| {
-            let (part, text) = (call.text(0), call.text(1));
+            let part = call.text(0);
+            let text = call.text(1);
             Ok(Value::Bool(position(text.bytes(), part.bytes()).is_some()))
         }),
         "hasPrefix" => fixed(TWO, |call| {
@@ -48,7 +51,9 @@ pub(super) fn find(name: &str) -> Option<Function> {
             fixed(TWO, |call| Ok(Value::Bool(call.text(1).bytes().ends_with(call.text(0).bytes()))))
         }
         "replace" => fixed(&[Type::Text, Type::Text, Type::Text], |call| {
-            let (old, new, text) = (call.text(0), call.text(1), call.text(2));
+            let old = call.text(0);
+            let new = call.text(1);
+            let text = call.text(2);
             replaced(call, text.bytes(), old.bytes(), new.bytes())
         }),
         "repeat" => fixed(&[Type::Int, Type::Text], repeated),
@@ -73,7 +78,8 @@ pub(super) fn find(name: &str) -> Option<Function> {
 fn find_layout(name: &str) -> Option<Function> {
     Some(match name {
         "trunc" => fixed(&[Type::Int, Type::Text], |call| {
-            let (length, text) = (call.int(0), call.text(1));
+            let length = call.int(0);
+            let text = call.text(1);
             let bytes = text.bytes();
             if usize::try_from(length).is_ok_and(|length| bytes.len() <= length) {
                 return Ok(Value::Text(text));
@@ -82,7 +88,9 @@ fn find_layout(name: &str) -> Option<Function> {
             call.make(part)
         }),
         "substr" => fixed(&[Type::Int, Type::Int, Type::Text], |call| {
-            let (start, end, text) = (call.int(0), call.int(1), call.text(2));
+            let start = call.int(0);
+            let end = call.int(1);
+            let text = call.text(2);
             let length = i64::try_from(text.bytes().len()).unwrap_or(i64::MAX);
             let part = if start < 0 {
                 part(text.bytes(), 0, end)?
@@ -157,7 +165,9 @@ fn trimmed(
 ) -> Result<Value, Failure> {
     let text = call.text(index);
     let bytes = text.bytes();
-    let (mut start, mut end, mut position) = (None, 0, 0);
+    let mut start = None;
+    let mut end = 0;
+    let mut position = 0;
     for rune in runes::all(bytes) {
         if !is_cut(rune.character) {
             start = start.or(Some(position));
@@ -203,7 +213,8 @@ fn numbered(call: &mut Call<'_>, parts: Vec<Text>) -> Result<Value, Failure> {
 }
 
 fn repeated(call: &mut Call<'_>) -> Result<Value, Failure> {
-    let (count, text) = (call.int(0), call.text(1));
+    let count = call.int(0);
+    let text = call.text(1);
     let count = usize::try_from(count).map_err(|_| Failure::OutOfRange(count))?;
     let length = text.bytes().len().checked_mul(count);
     call.heap.reserve(length.unwrap_or(usize::MAX))?;
@@ -230,7 +241,8 @@ fn replaced(call: &mut Call<'_>, text: &[u8], old: &[u8], new: &[u8]) -> Result<
 
 /// Indents each line, after `prefix`.
 fn indented(call: &mut Call<'_>, prefix: &[u8]) -> Result<Value, Failure> {
-    let (count, text) = (call.int(0), call.text(1));
+    let count = call.int(0);
+    let text = call.text(1);
     let count = usize::try_from(count).map_err(|_| Failure::OutOfRange(count))?;
     let lines = text.bytes().split(|byte| *byte == b'\n').count();
     let added = lines.checked_mul(count).and_then(|added| added.checked_add(text.bytes().len()));
@@ -251,7 +263,8 @@ fn quoted(
     call: &mut Call<'_>,
     quote: fn(&Call<'_>, &Value) -> Result<Vec<u8>, Failure>,
 ) -> Result<Value, Failure> {
-    let (mut texts, mut length) = (Vec::new(), 0);
+    let mut texts = Vec::new();
+    let mut length = 0;
     for value in call.values(0) {
         if !matches!(value, Value::Nil) {
             let text = quote(call, &value)?;

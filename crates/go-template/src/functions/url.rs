@@ -278,7 +278,8 @@ fn parse_host(scheme: &[u8], host: &[u8]) -> Option<Vec<u8>> {
     match host.iter().rposition(|byte| *byte == b'[') {
         Some(0) => {
             let end = host.iter().rposition(|byte| *byte == b']')?;
-            let (address, port) = (&host[1..end], &host[end + 1..]);
+            let address = &host[1..end];
+            let port = &host[end + 1..];
             if !is_port(port) {
                 return None;
             }

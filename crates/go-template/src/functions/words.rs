@@ -44,25 +44,31 @@ pub(super) fn find(name: &str) -> Option<Function> {
             call.make(text)
         }),
         "abbrev" => fixed(&[Type::Int, Type::Text], |call| {
-            let (width, text) = (call.int(0), call.text(1));
+            let width = call.int(0);
+            let text = call.text(1);
             if width < 4 {
                 return Ok(Value::Text(text));
             }
             abbreviated(call, &text, 0, width)
         }),
         "abbrevboth" => fixed(&[Type::Int, Type::Int, Type::Text], |call| {
-            let (left, right, text) = (call.int(0), call.int(1), call.text(2));
+            let left = call.int(0);
+            let right = call.int(1);
+            let text = call.text(2);
             if right < 4 || left > 0 && right < 7 {
                 return Ok(Value::Text(text));
             }
             abbreviated(call, &text, left, right)
         }),
         "wrap" => fixed(&[Type::Int, Type::Text], |call| {
-            let (width, text) = (call.int(0), call.text(1));
+            let width = call.int(0);
+            let text = call.text(1);
             wrapped(call, &text, width, None)
         }),
         "wrapWith" => fixed(&[Type::Int, Type::Text, Type::Text], |call| {
-            let (width, separator, text) = (call.int(0), call.text(1), call.text(2));
+            let width = call.int(0);
+            let separator = call.text(1);
+            let text = call.text(2);
             wrapped(call, &text, width, Some(separator))
         }),
         _ => return None,
@@ -311,7 +317,9 @@ struct Unit<'a> {
 /// `None` without any valid character.
 fn units(bytes: &[u8]) -> Option<Vec<Unit<'_>>> {
     let mut units: Vec<Unit<'_>> = Vec::new();
-    let (mut start, mut end, mut skipped) = (0, 0, 0);
+    let mut start = 0;
+    let mut end = 0;
+    let mut skipped = 0;
     for rune in runes::all(bytes) {
         end += rune.length;
         if rune.character == char::REPLACEMENT_CHARACTER {
@@ -372,7 +380,8 @@ fn lower_case(bytes: &[u8], connector: u8) -> Vec<u8> {
         if kind != Kind::Connector {
             write_lower(&mut out, kind, word, connector);
         }
-        let (previous, last) = (kind, word);
+        let previous = kind;
+        let last = word;
         (kind, word, rest) = next_word(rest);
         let in_word = |kind: Kind| matches!(kind, Kind::Letters | Kind::Number);
         match previous {

@@ -151,7 +151,8 @@ impl Comparison<'_> {
     }
 
     fn equal_lists(&mut self, left: List, right: List, depth: usize) -> Result<bool, Failure> {
-        let (depth, heap) = (deeper(depth)?, self.heap);
+        let depth = deeper(depth)?;
+        let heap = self.heap;
         if left.element != right.element || left.is_nil != right.is_nil || left.len() != right.len()
         {
             return Ok(false);
@@ -165,8 +166,10 @@ impl Comparison<'_> {
     }
 
     fn equal_maps(&mut self, left: Map, right: Map, depth: usize) -> Result<bool, Failure> {
-        let (depth, heap) = (deeper(depth)?, self.heap);
-        let (left_entries, right_entries) = (heap.entries(left), heap.entries(right));
+        let depth = deeper(depth)?;
+        let heap = self.heap;
+        let left_entries = heap.entries(left);
+        let right_entries = heap.entries(right);
         if left.element != right.element
             || left.is_nil != right.is_nil
             || left_entries.len() != right_entries.len()

@@ -51,7 +51,8 @@ pub(crate) fn to_texts(heap: &Heap, value: &Value) -> Result<Vec<Text>, Failure>
         Value::Nil => Ok(Vec::new()),
         Value::List(list) => {
             let items = heap.items(*list).iter();
-            let (mut texts, mut length) = (Vec::new(), 0);
+            let mut texts = Vec::new();
+            let mut length = 0;
             for item in items.filter(|item| !matches!(item, Value::Nil)) {
                 let text = to_text(heap, item)?;
                 length += text.bytes().len();

@@ -282,7 +282,8 @@ impl Facts {
         let space = Some(' ');
         let is_edge =
             |character: Option<char>| character == space || character.is_some_and(is_break);
-        let (first, last) = (text.chars().next(), text.chars().next_back());
+        let first = text.chars().next();
+        let last = text.chars().next_back();
         let special = !text.chars().all(is_printable);
         let mut has_space_break = false;
         let mut has_break_space = false;
@@ -447,7 +448,8 @@ fn natural_order(left: &[u8], right: &[u8]) -> Ordering {
     let right: Vec<char> = runes::characters(right).collect();
     let common = left.iter().zip(&right).position(|(left, right)| left != right);
     let Some(start) = common else { return left.len().cmp(&right.len()) };
-    let (a, b) = (left[start], right[start]);
+    let a = left[start];
+    let b = right[start];
     match (a.is_alphabetic(), b.is_alphabetic()) {
         (true, true) => return a.cmp(&b),
         (true, false) => return Ordering::Greater,

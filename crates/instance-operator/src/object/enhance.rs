@@ -134,7 +134,8 @@ fn add(object: &mut Value, path: &[&str], entries: &[(&str, &str)]) {
 /// Moves an object to the namespace of the Instance, which becomes its controller.
 fn own(object: &mut Value, context: &Context<'_>) -> Result<(), ControllerConflict> {
     if let Some(other) = controller(object).filter(|o| o["uid"] != context.instance_uid) {
-        let (kind, name) = (text(other, "/kind").to_owned(), text(other, "/name").to_owned());
+        let kind = text(other, "/kind").to_owned();
+        let name = text(other, "/name").to_owned();
         return Err(ControllerConflict { kind, name });
     }
     let owner = owner(context);

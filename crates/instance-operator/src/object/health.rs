@@ -111,7 +111,8 @@ fn definition(object: &Value) -> Health {
 }
 
 fn stateful_set(object: &Value) -> Health {
-    let (replicas, ready) = (replicas(object), count(object, "readyReplicas"));
+    let replicas = replicas(object);
+    let ready = count(object, "readyReplicas");
     if ready < replicas {
         return Health::Waiting(format!("{ready} of {replicas} Pods are ready"));
     }
@@ -131,7 +132,8 @@ fn deployment(object: &Value) -> Health {
         let message = progressing.map(|found| text(found, "/message")).unwrap_or_default();
         return Health::Waiting(format!("its progress deadline is exceeded: {message}"));
     }
-    let (replicas, updated) = (replicas(object), count(object, "updatedReplicas"));
+    let replicas = replicas(object);
+    let updated = count(object, "updatedReplicas");
     if updated < replicas {
         return Health::Waiting(format!("{updated} of {replicas} Pods are updated"));
     }
@@ -154,13 +156,15 @@ fn daemon_set(object: &Value) -> Health {
 }
 
 fn replica_set(object: &Value) -> Health {
-    let (replicas, ready) = (replicas(object), count(object, "readyReplicas"));
+    let replicas = replicas(object);
+    let ready = count(object, "readyReplicas");
     Health::unless(ready < replicas, || format!("{ready} of {replicas} Pods are ready"))
 }
 
 fn job(object: &Value) -> Health {
     if let Some(failed) = condition(object, "Failed").filter(|found| found["status"] == "True") {
-        let (reason, message) = (text(failed, "/reason"), text(failed, "/message"));
+        let reason = text(failed, "/reason");
+        let message = text(failed, "/message");
         return Health::Failed(format!("{reason}: {message}"));
     }
     let completions = integer(object, "/spec/completions").unwrap_or(1);

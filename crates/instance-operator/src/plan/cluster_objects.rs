@@ -70,7 +70,8 @@ pub(super) fn remove(observed: &Observed, now: Timestamp) -> Plan {
     if !observed.has(Finalizer::ClusterObjects) {
         return plan;
     }
-    let (mut failures, mut is_early) = (Vec::new(), false);
+    let mut failures = Vec::new();
+    let mut is_early = false;
     for entry in observed.status.inventory.iter().filter(|entry| entry.namespace.is_empty()) {
         match next(entry, observed, now) {
             Next::Read => drop(plan.needs.metadata.insert(id_of(entry))),
@@ -129,8 +130,8 @@ fn next(entry: &InventoryEntry, observed: &Observed, now: Timestamp) -> Next {
         Some(None) => return Next::Leave,
         Some(Some(live)) => live,
     };
-    let (uid, is_last) =
-        (text(live, "/metadata/uid").to_owned(), is_last_applied_by(live, observed));
+    let uid = text(live, "/metadata/uid").to_owned();
+    let is_last = is_last_applied_by(live, observed);
     let is_other = if is_intended { !is_last } else { uid != entry.uid };
     if is_other || is_deleted(live) || is_kept(&id, live) {
         return Next::Leave;

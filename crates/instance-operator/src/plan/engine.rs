@@ -168,7 +168,8 @@ fn version_of(observed: &Observed, running: &PlanStatus) -> Result<Arc<Version>,
     if let Some(name) = duplicate_name(&version.spec.plans[&running.name]) {
         return Err(Unrunnable::Duplicate(name));
     }
-    let (key, known) = (observed.version_key(), &observed.dependencies);
+    let key = observed.version_key();
+    let known = &observed.dependencies;
     if let Some(cycle) = dependencies::cycle(&key, version, known) {
         return Err(Unrunnable::Cycle(cycle));
     }
@@ -373,7 +374,8 @@ impl Run<'_> {
 
     /// Advances the tasks of a step that are not done.
     fn tasks(&self, phase: &str, step: &Step, status: &mut StepStatus, work: &mut Work) -> Tasks {
-        let (mut errors, mut waits) = (Vec::new(), Vec::new());
+        let mut errors = Vec::new();
+        let mut waits = Vec::new();
         let attempt = status.attempts.unwrap_or(1);
         for name in &step.tasks {
             if status.done.contains(name) {

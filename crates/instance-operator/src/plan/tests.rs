@@ -936,7 +936,8 @@ fn what_left_the_templates_is_deleted_after_the_run() {
     assert_eq!(deletions.collect::<Vec<_>>(), ["delete ConfigMap default/gone"]);
     let mut inventory = world.status().inventory.iter();
     assert!(inventory.all(|entry| entry.name != "gone"));
-    let (writes, status) = (world.log.len(), world.status().clone());
+    let writes = world.log.len();
+    let status = world.status().clone();
     world.reconcile();
     assert_eq!((world.log.len(), world.status()), (writes, &status));
 }

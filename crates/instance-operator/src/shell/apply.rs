@@ -34,7 +34,8 @@ impl InstanceController {
         let AttemptResult { plan, events, error, end } = attempted;
         let first = plan.change.as_ref().filter(|change| change.is_first());
         let events = self.publish_last(instance, first, events).await;
-        let (stored, status) = (observed.stored.clone(), observed.status.clone());
+        let stored = observed.stored.clone();
+        let status = observed.status.clone();
         memory.pending = Some(PendingStatus { stored, status, events });
         if let Some(error) = error {
             return Err(error);
@@ -122,7 +123,8 @@ impl InstanceController {
         pending: PendingStatus,
         memory: &mut InstanceMemory,
     ) -> Result<Option<Duration>, ReconcileError> {
-        let (stored, status) = (&observed.stored, pending.status.clone());
+        let stored = &observed.stored;
+        let status = pending.status.clone();
         memory.keep_version(observed, &status);
         memory.pending = Some(pending);
         let is_of_plans = (&stored.plan_status, &stored.pending, &stored.observed_generation)

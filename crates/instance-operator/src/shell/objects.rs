@@ -288,7 +288,8 @@ impl Objects<'_> {
             { "op": "replace", "path": "/metadata/managedFields", "value": managed_fields },
             { "op": "replace", "path": "/metadata/resourceVersion", "value": version },
         ]);
-        let (method, body) = (Method::PATCH, Some(changes));
+        let method = Method::PATCH;
+        let body = Some(changes);
         let call = Call { method, path, accept: METADATA, content: JSON_PATCH, body };
         Ok(text(&self.send(call).await?, "/metadata/resourceVersion").to_owned())
     }
@@ -431,7 +432,8 @@ mod tests {
     }
 
     fn path_of(name: &str, served: &ServedType) -> Result<String, Error> {
-        let (namespace, name) = ("ns".to_owned(), name.to_owned());
+        let namespace = "ns".to_owned();
+        let name = name.to_owned();
         path(&ObjectId { namespace, name, ..ObjectId::default() }, served)
     }
 

@@ -94,7 +94,8 @@ impl Reconciler for InstanceController {
         instance: &Instance,
         memory: &mut InstanceMemory,
     ) -> Result<Reconciled, ReconcileError> {
-        let (key, mut observed) = (ObjectKey::of(instance), Observed::of(instance));
+        let key = ObjectKey::of(instance);
+        let mut observed = Observed::of(instance);
         let earlier = self.continue_status(instance, &mut observed, memory).await;
         let Some(client) = self.client_for(instance, &observed).await else {
             return Ok(Reconciled::AwaitChange);

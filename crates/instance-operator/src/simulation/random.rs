@@ -30,7 +30,9 @@ fn job(name: &str) -> String {
 
 /// Returns an OperatorVersion with random plans. Each task applies one object of its own.
 fn version(random: &mut Rng) -> Value {
-    let (mut templates, mut tasks, mut plans) = (Map::new(), Vec::new(), Map::new());
+    let mut templates = Map::new();
+    let mut tasks = Vec::new();
+    let mut plans = Map::new();
     for plan in PLANS {
         let phases = (0..random.usize(1..3)).map(|phase| {
             let steps = (0..random.usize(1..4)).map(|step| {
@@ -77,8 +79,9 @@ impl Rules {
     fn check_write(&self, write: &ObjectWrite, status: &InstanceStatus, version: &Value) {
         let ObjectWrite::Apply { task, run: uid, .. } = write else { return };
         let path: Vec<&str> = task.split('-').collect();
-        let (plan, phase, step) =
-            (path[0], format!("phase-{}", path[1]), format!("step-{}", path[2]));
+        let plan = path[0];
+        let phase = format!("phase-{}", path[1]);
+        let step = format!("step-{}", path[2]);
         let run = &status.plan_status[plan];
         assert_eq!(run.uid, uid.split('#').next().unwrap());
         let key = format!("{} {phase} {step}", run.uid);

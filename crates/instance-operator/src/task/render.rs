@@ -49,9 +49,11 @@ pub(super) fn rendered(
         return Err(TaskFailure::new(&reasons::TASK_BUILD_ERROR, "the task needs resources"));
     }
     let data = data(context);
-    let (mut objects, mut size_left) = (Vec::new(), TASK_BYTES_MAX);
+    let mut objects = Vec::new();
+    let mut size_left = TASK_BYTES_MAX;
     for resource in resources {
-        let (rendered, first) = (render(resource, &data, context)?, objects.len());
+        let rendered = render(resource, &data, context)?;
+        let first = objects.len();
         for document in yaml::documents(&rendered) {
             let object = yaml::read(document).map_err(|error| {
                 TaskFailure::new(
@@ -100,7 +102,8 @@ pub(super) fn render(
 
 /// Names for templates. Parameter files do not get the names of plan, phase and step.
 pub(super) fn names(context: &TaskContext<'_>, with_path: bool) -> BTreeMap<String, String> {
-    let (observed, version) = (context.observed, context.version);
+    let observed = context.observed;
+    let version = context.version;
     let mut names = vec![
         ("Name", observed.name.as_str()),
         ("Namespace", observed.namespace.as_str()),

@@ -43,7 +43,8 @@ use crate::{
 pub(crate) async fn install(connection: &Connection, install: Install) -> anyhow::Result<()> {
     let argument = install.package.named("install")?;
     let cluster = Cluster::connect(connection).await?;
-    let (search, given) = (&install.package.search, given(&install.package.values)?);
+    let search = &install.package.search;
+    let given = given(&install.package.values)?;
     let wanted = search.versions();
     if install.in_cluster {
         let version = in_cluster(&cluster, argument, &wanted).await?;

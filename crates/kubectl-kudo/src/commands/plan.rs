@@ -159,7 +159,8 @@ pub(crate) async fn pause(
 /// If no plan is running, or the API server rejects the change.
 pub(crate) async fn cancel(cluster: &Cluster, instance: &InstanceName) -> anyhow::Result<()> {
     let instance = cluster.instance(instance).await?;
-    let (namespace, name) = (&cluster.namespace, instance.name_any());
+    let namespace = &cluster.namespace;
+    let name = instance.name_any();
     let status = instance.status.unwrap_or_default();
     let run = running(&status)
         .ok_or_else(|| anyhow::anyhow!("no plan runs for instance {namespace}/{name}"))?;

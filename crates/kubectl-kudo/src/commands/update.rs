@@ -21,7 +21,8 @@ pub(crate) async fn update(cluster: &Cluster, update: Update) -> anyhow::Result<
         return Err(Failure::Usage(message.to_owned()).into());
     }
     let version = cluster.version_of(&instance).await?;
-    let (namespace, name) = (&cluster.namespace, instance.name_any());
+    let namespace = &cluster.namespace;
+    let name = instance.name_any();
     let before = Baseline::of(&instance);
     let patch = given.patch(&instance.spec);
     given.set(&mut instance.spec);

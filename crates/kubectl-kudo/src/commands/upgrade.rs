@@ -39,7 +39,8 @@ pub(crate) async fn upgrade(connection: &Connection, upgrade: PackageArgs) -> an
     )?;
     let planned = plan_all(&cluster, packages, upgrade.replace_operatorversion).await?;
     let version = planned.last().context("there is no package")?.version().clone();
-    let (namespace, name) = (cluster.namespace.clone(), instance.name_any());
+    let namespace = cluster.namespace.clone();
+    let name = instance.name_any();
     let before = Baseline::of(&instance);
     let removed = move_to(&mut instance.spec, &version);
     let given = given(&upgrade.values)?;

@@ -96,7 +96,8 @@ async fn write_version(
     planned: &Planned,
     dry_run: bool,
 ) -> Result<(), kube::Error> {
-    let (versions, field_manager) = (cluster.versions(), Some(MANAGER.to_owned()));
+    let versions = cluster.versions();
+    let field_manager = Some(MANAGER.to_owned());
     match planned.change {
         Change::Create => {
             let params = PostParams { dry_run, field_manager };
@@ -123,7 +124,8 @@ async fn write_version(
 pub(super) async fn write(cluster: &Cluster, planned: &Planned) -> anyhow::Result<()> {
     let create = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     let operator = convert::operator(&planned.package);
-    let (namespace, name) = (&cluster.namespace, operator.name_any());
+    let namespace = &cluster.namespace;
+    let name = operator.name_any();
     if cluster.operators().get_opt(&name).await?.is_none() {
         cluster.operators().create(&create, &operator).await?;
         print_line(&format!("operator {namespace}/{name} created"))?;

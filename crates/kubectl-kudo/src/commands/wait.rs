@@ -93,7 +93,8 @@ pub(super) async fn wait_until_ready(
     if !waiting.wait {
         return Ok(());
     }
-    let (baseline, name) = (before.for_change(changed), changed.name_any());
+    let baseline = before.for_change(changed);
+    let name = changed.name_any();
     wait(cluster, &name, Until::Complete(&baseline), waiting.seconds(), |_| Ok(())).await?;
     print_line(&format!("instance {}/{name} ready", cluster.namespace))
 }

@@ -44,7 +44,8 @@ fn run(run: &PlanRun) -> Node {
     let time = |time: &Option<_>| {
         time.as_ref().map(|time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0)
     };
-    let (started, finished) = (time(&run.started), time(&run.finished));
+    let started = time(&run.started);
+    let finished = time(&run.finished);
     let began = started.map(|time| time.strftime("%Y-%m-%dT%H:%M:%S").to_string());
     let message =
         if run.message.is_empty() { String::new() } else { format!(" ({})", run.message) };

@@ -122,7 +122,8 @@ fn compare_lists(path: &str, before: &Keyed, after: &Keyed, changes: &mut Vec<Fi
     let names = before.iter().chain(after).map(|(name, _)| *name);
     let mut seen = BTreeSet::new();
     for name in names.filter(|name| seen.insert(*name)) {
-        let (before, after) = (find(before, name), find(after, name));
+        let before = find(before, name);
+        let after = find(after, name);
         let element = format!("{path}[{name}]");
         match (&before, &after) {
             (Some(_), Some(_)) => compare(&element, before.as_ref(), after.as_ref(), changes),

@@ -131,7 +131,8 @@ impl PreviewedRun {
     pub(super) fn step_mut(&mut self, phase: &str, step: &str) -> &mut PreviewedStep {
         let known = self.steps.iter().position(|s| s.phase == phase && s.step == step);
         let index = known.unwrap_or_else(|| {
-            let (phase, step) = (phase.to_owned(), step.to_owned());
+            let phase = phase.to_owned();
+            let step = step.to_owned();
             self.steps.push(PreviewedStep { phase, step, ..PreviewedStep::default() });
             self.steps.len() - 1
         });

@@ -310,7 +310,8 @@ fn former_values_of_secrets_are_hidden() {
         let mut observed = observed(&version);
         let source = json!([{ "name": "P", "secretKeyRef": { "name": secret, "key": "k" } }]);
         observed.spec.parameters_from = serde_json::from_value(source).unwrap();
-        let (value, version) = (Some(value.to_owned()), secret.to_owned());
+        let value = Some(value.to_owned());
+        let version = secret.to_owned();
         let value = SourceValue { value, version, ..SourceValue::default() };
         observed.sources.insert("P".to_owned(), value);
         observed

@@ -54,7 +54,8 @@ pub(crate) async fn drain(
     print_line(&format!("node/{node} cordoned"))?;
     let mut waiting = drain.leaving().await?;
     let started = Instant::now();
-    let (mut report_at, mut reported) = (started + REPORT_INTERVAL, String::new());
+    let mut report_at = started + REPORT_INTERVAL;
+    let mut reported = String::new();
     while !waiting.is_empty() {
         if !timeout.is_zero() && started.elapsed() > timeout {
             bail!("timed out; {}", drain.why(&waiting).await?);
@@ -199,7 +200,8 @@ impl<'a> Drain<'a> {
 
     /// Requests the deletion of a Pod; returns false if it has ended meanwhile.
     async fn request_deletion(&self, pod: &Pod) -> anyhow::Result<bool> {
-        let (pods, name) = (pods(&self.session.client, pod), pod.name_any());
+        let pods = pods(&self.session.client, pod);
+        let name = pod.name_any();
         let Some(present) = pods.get_opt(&name).await.context("cannot read the Pod")? else {
             return Ok(false);
         };

@@ -57,10 +57,12 @@ fn read(file: &Path) -> anyhow::Result<Value> {
     }
     let manifest: Value = serde_saphyr::from_str(&text)
         .with_context(|| format!("{} is not one YAML or JSON document", file.display()))?;
-    let (version, kind) = (&manifest["apiVersion"], &manifest["kind"]);
+    let version = &manifest["apiVersion"];
+    let kind = &manifest["kind"];
     let expected = format!("{}/{}", podops_api::GROUP, podops_api::VERSION);
     if *version != expected.as_str() || *kind != "CollaSet" {
-        let (version, kind) = (text_of(version), text_of(kind));
+        let version = text_of(version);
+        let kind = text_of(kind);
         bail!("{} contains {version} {kind}, but no CollaSet of {expected}", file.display());
     }
     ensure!(manifest["metadata"]["name"].is_string(), "metadata.name is missing");

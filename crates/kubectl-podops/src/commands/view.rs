@@ -66,7 +66,8 @@ async fn follow(
             () = live.changed() => {}
             () = sleep(tick) => {}
         }
-        let (facts, width) = (live.facts(), screen.width());
+        let facts = live.facts();
+        let width = screen.width();
         let Some(lines) = draw(&facts, width) else { return Ok(()) };
         let warnings = facts.unknown.iter().map(|unknown| format!("Warning: {unknown}"));
         screen.show(lines.into_iter().chain(fit(warnings, width)).collect())?;

@@ -254,7 +254,8 @@ fn a_decoration_names_what_keeps_its_revision() {
         let decorations = vec![serde_json::from_value(decoration).unwrap()];
         Facts { decorations, ..facts(decorated(revision)) }
     };
-    let (old, none) = (Some("log-a"), json!({ "partition": 0 }));
+    let old = Some("log-a");
+    let none = json!({ "partition": 0 });
     let partition = json!({ "partition": 2 });
     assert_explained(
         &with(old, partition.clone(), "Ready"),

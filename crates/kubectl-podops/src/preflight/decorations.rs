@@ -15,8 +15,8 @@ pub(super) fn check(decoration: &Value, direction: Direction, findings: &mut Fin
     if direction == Direction::ToKuperator {
         return;
     }
-    let (subject, template) =
-        (subject("PodDecoration", decoration), &decoration["spec"]["template"]);
+    let subject = subject("PodDecoration", decoration);
+    let template = &decoration["spec"]["template"];
     if let Err(error) = serde_json::from_value::<PodDecoration>(decoration.clone()) {
         let message = format!("cannot be decoded by Podops: {error}");
         findings.error(&subject, &message, "Fix the field that the message names.");

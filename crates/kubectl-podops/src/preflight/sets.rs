@@ -34,7 +34,8 @@ pub(super) fn check(set: &Value, direction: Direction, findings: &mut Findings) 
 }
 
 fn check_for_podops(set: &Value, findings: &mut Findings) {
-    let (subject, spec) = (subject("CollaSet", set), &set["spec"]);
+    let subject = subject("CollaSet", set);
+    let spec = &set["spec"];
     if let Err(error) = serde_json::from_value::<CollaSet>(set.clone()) {
         let message = format!("cannot be decoded by Podops: {error}");
         findings.error(&subject, &message, "Fix the field that the message names.");
@@ -66,7 +67,8 @@ fn check_for_podops(set: &Value, findings: &mut Findings) {
 }
 
 fn check_for_kuperator(set: &Value, findings: &mut Findings) {
-    let (subject, spec) = (subject("CollaSet", set), &set["spec"]);
+    let subject = subject("CollaSet", set);
+    let spec = &set["spec"];
     if spec["updateStrategy"]["rollingUpdate"]["byPartition"]["partition"].is_string() {
         let message =
             "partition is a percentage, which Kuperator cannot decode, and with it no CollaSet";

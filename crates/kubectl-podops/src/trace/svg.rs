@@ -28,7 +28,8 @@ const fn color(lane: Lane) -> &'static str {
 #[must_use]
 pub fn svg(trace: &Trace) -> String {
     let lanes = TIME + LANE * Lane::ALL.len();
-    let (width, height) = (lanes + TEXT, HEAD + ROW * trace.entries.len() + ROW);
+    let width = lanes + TEXT;
+    let height = HEAD + ROW * trace.entries.len() + ROW;
     let mut drawing = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
          width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\

@@ -286,7 +286,8 @@ mod tests {
     fn gauges_follow_the_operations_and_disappear() {
         let registry = Registry::new();
         let metrics = Metrics::register(&registry).unwrap();
-        let (a, b) = (ObjectKey::new("ns", "a"), ObjectKey::new("ns", "b"));
+        let a = ObjectKey::new("ns", "a");
+        let b = ObjectKey::new("ns", "b");
         metrics.operations.record(&a, vec![preparing("x", 7), preparing("y", 9)]);
         metrics.operations.record(&b, vec![preparing("x", 8)]);
         assert_eq!(samples(&registry), ["oldest_operation_timestamp_seconds 7", "operations 3"]);

@@ -88,7 +88,8 @@ impl Reconciler for PodController {
 
     /// Advances the operations of a Pod until each waits for another party.
     async fn reconcile(&self, pod: &SlimPod, (): &mut ()) -> Result<Reconciled, ReconcileError> {
-        let (view, now) = (pod.view(|key| self.services.get(key), &self.checkers), clock::now());
+        let view = pod.view(|key| self.services.get(key), &self.checkers);
+        let now = clock::now();
         if view.deleting {
             self.record_deletion(pod);
             return Ok(Reconciled::AwaitChange);
@@ -133,7 +134,8 @@ impl PodController {
 
     /// Records the operations in progress, and those that other programs have ended.
     fn record(&self, pod: &SlimPod, view: &PodView, plan: &Plan, operations: &OperationsRecord) {
-        let (key, now) = (ObjectKey::of(pod), clock::now());
+        let key = ObjectKey::of(pod);
+        let now = clock::now();
         let OperationsRecord { before, after, .. } = operations;
         let by_others = self.metrics.add_by_others(&key, before, now);
         self.record_spans(pod, &AnnotationChanges::new(), &by_others, now);
@@ -279,7 +281,8 @@ mod tests {
     #[tokio::test]
     async fn a_write_by_another_client_does_not_count_as_observed() {
         let writes = Arc::new(AtomicUsize::new(0));
-        let (client, registry) = (server(writes.clone()), Registry::new());
+        let client = server(writes.clone());
+        let registry = Registry::new();
         let shared = podops_client::shell::metrics::Metrics::register(&registry).unwrap();
         let services = IndexedStore::new(|_| None);
         services.apply_event(Event::InitDone);

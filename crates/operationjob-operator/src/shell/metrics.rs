@@ -53,7 +53,8 @@ impl Metrics {
         reported: &OperationJobStatus,
         status: &OperationJobStatus,
     ) {
-        let (action, measured) = (action_label(action), measure(reported, status));
+        let action = action_label(action);
+        let measured = measure(reported, status);
         for (result, number) in measured.finished_targets {
             self.targets.with_label_values(&[action, result]).inc_by(number);
         }

@@ -26,7 +26,8 @@ pub(super) fn translate(ingress: &mut Value) -> Result<(), &'static str> {
 }
 
 fn backend(backend: &mut Map<String, Value>) {
-    let (name, port) = (backend.remove("serviceName"), backend.remove("servicePort"));
+    let name = backend.remove("serviceName");
+    let port = backend.remove("servicePort");
     if name.is_none() && port.is_none() {
         return;
     }

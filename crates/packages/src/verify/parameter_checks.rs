@@ -82,7 +82,8 @@ const GROUP: Rule = Rule { name: "group", ..PRESENT };
 impl Rule {
     /// Returns the violation of the rule; `None` if the text is valid.
     fn fault(&self, text: &str) -> Option<String> {
-        let (text, name) = (text.trim(), self.name);
+        let text = text.trim();
+        let name = self.name;
         let (Some(first), Some(last)) = (text.chars().next(), text.chars().next_back()) else {
             return Some(format!("the {name} is missing"));
         };

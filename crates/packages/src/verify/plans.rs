@@ -14,7 +14,8 @@ const DEPLOY: &str = "deploy";
 pub(super) fn verify(package: &Package, report: &mut Report) {
     let plans = &package.operator.plans;
     for parameter in &package.parameters.parameters {
-        let (plan, name) = (&parameter.trigger, &parameter.name);
+        let plan = &parameter.trigger;
+        let name = &parameter.name;
         if !plan.is_empty() && !plans.contains_key(plan) {
             report.error(format!("plan {plan:?} used in parameter {name:?} is not defined"));
         }

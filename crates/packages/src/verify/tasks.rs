@@ -60,7 +60,8 @@ fn uses(package: &Package) -> impl Iterator<Item = (&str, &str)> {
 
 /// Returns the error of a task; `None` if the task is valid.
 fn error(task: &Task) -> Option<String> {
-    let (name, spec) = (&task.name, &task.spec);
+    let name = &task.name;
+    let spec = &task.spec;
     let without_resources = |kind: &str| {
         spec.resources.is_empty().then(|| {
             format!(
@@ -92,7 +93,8 @@ fn error(task: &Task) -> Option<String> {
 
 /// Returns the error of the conditions of a Wait task; `None` if the conditions are valid.
 fn invalid_condition(task: &Task) -> Option<String> {
-    let (name, spec) = (&task.name, &task.spec);
+    let name = &task.name;
+    let spec = &task.spec;
     let conditions = [("until", &spec.until), ("failed", &spec.failed)];
     let mut given = conditions.into_iter().filter(|(_, source)| !source.is_empty());
     given.find_map(|(field, source)| {
@@ -109,7 +111,8 @@ pub fn is_same_object(a: &PipeFile, b: &PipeFile) -> bool {
 }
 
 fn pipe_error(task: &Task) -> Option<String> {
-    let (name, spec) = (&task.name, &task.spec);
+    let name = &task.name;
+    let spec = &task.spec;
     if spec.pod.is_empty() {
         return Some(format!("pipe task '{name}' has no pod"));
     }

@@ -172,7 +172,8 @@ fn annotations(file: &str, documents: &[Value], report: &mut Report) {
         if let Some(invalid) = annotations::invalid(object) {
             let text =
                 |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-            let (kind, name) = (text("/kind"), text("/metadata/name"));
+            let kind = text("/kind");
+            let name = text("/metadata/name");
             report.error(format!("template {file}: {kind} {name}: {invalid}"));
         }
     }

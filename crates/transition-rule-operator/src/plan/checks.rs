@@ -100,7 +100,8 @@ impl<'a> Planner<'a> {
     /// Verdict of a rule on all operations of a Pod. A rejected operation blocks the others: they
     /// are granted together.
     fn verdict(&self, waiting: &WaitingPod<'a>, defined: DefinedRule<'a>) -> Verdict {
-        let (pod, DefinedRule { owner, rule }) = (waiting.pod, defined);
+        let pod = waiting.pod;
+        let DefinedRule { owner, rule } = defined;
         let counts = self.counts(owner, pod);
         for operation in &waiting.operations {
             let facts = Facts {
@@ -123,7 +124,8 @@ impl<'a> Planner<'a> {
         let waiting = self.waiting.get(owner.name.as_str()).copied().unwrap_or_default();
         let counts = self.ledger.counts(owner);
         let reserved = i32::from(pod.is_available() && self.ledger.is_unavailable(pod));
-        let (available, unavailable) = (counts.available + reserved, counts.unavailable - reserved);
+        let available = counts.available + reserved;
+        let unavailable = counts.unavailable - reserved;
         PodCounts { waiting, available, unavailable, ..counts }
     }
 

@@ -28,7 +28,8 @@ enum Reserved {
 impl<'a> Planner<'a> {
     /// Reserves budget capacity for the operations, and grants them if no reservation was missing.
     pub(super) fn reserve_or_grant(&mut self, waiting: &WaitingPod<'a>, rules: &[DefinedRule<'a>]) {
-        let (pod, stage) = (waiting.pod, waiting.stage);
+        let pod = waiting.pod;
+        let stage = waiting.stage;
         let reserved = self.reserve(waiting);
         // Without its gate the Pod does not wait for this operator, only for other checkers.
         let may_grant = reserved == Reserved::Stored && pod.has_gate(stage.gate());

@@ -57,7 +57,8 @@ pub fn count(
     let set_uids: BTreeSet<&Uid> = observed.sets.iter().map(|set| &set.uid).collect();
     let mut live: BTreeMap<&Uid, usize> = BTreeMap::new();
     let mut selected_sets: BTreeSet<&Uid> = BTreeSet::new();
-    let (mut total, mut unavailable) = (0, 0);
+    let mut total = 0;
+    let mut unavailable = 0;
     for pod in observed.pods.iter().filter(|pod| !pod.terminal) {
         let set = pod.owner.as_ref().filter(|owner| set_uids.contains(&owner.uid));
         let selected = rule.selects(pod);

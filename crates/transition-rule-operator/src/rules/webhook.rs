@@ -110,7 +110,9 @@ impl Resource {
     /// becomes an empty string. `None` if it exceeds [`REQUEST_MAX`]; no more than that is built.
     #[must_use]
     pub fn pod(name: &str, parameters: &[Parameter], object: Option<&Value>) -> Option<Self> {
-        let (api_version, kind, name) = ("core/v1", "Pod", name.to_owned());
+        let api_version = "core/v1";
+        let kind = "Pod";
+        let name = name.to_owned();
         let mut entry = Self { api_version, kind, name, parameters: BTreeMap::new() };
         let mut size = entry.size();
         for parameter in parameters {
@@ -340,7 +342,8 @@ mod tests {
     #[test]
     fn a_task_is_identified_by_task_id_or_trace_id() {
         let task = |passed: &[&str], id: &str| {
-            let (id, message) = (id.to_owned(), String::new());
+            let id = id.to_owned();
+            let message = String::new();
             Some(Outcome::Task { passed: names(passed), id, message })
         };
         check(&json!({ "success": true, "async": true, "traceId": "t" }), &task(&[], "t"));

@@ -92,8 +92,8 @@ impl Caches {
 
     /// Updates the caches from watches, and returns the namespaces of changed objects.
     pub(super) fn watch(&self, process: &Process) -> BoxStream<'static, ObjectRef<SlimNamespace>> {
-        let (controlled, all) =
-            (watcher::Config::default().labels(well_known::CONTROLLED), watcher::Config::default());
+        let controlled = watcher::Config::default().labels(well_known::CONTROLLED);
+        let all = watcher::Config::default();
         let rule_events = process
             .watch_decoded(all.clone(), "podtransitionrules", &self.rules.progress)
             .modify(drop_annotations);

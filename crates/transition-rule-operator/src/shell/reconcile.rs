@@ -139,7 +139,8 @@ impl NamespaceController {
     ///
     /// If reading them panics.
     async fn read_rules(&self, namespace: &str) -> Result<Option<Vec<RuleView>>, ReconcileError> {
-        let (rules, skipped) = (self.caches.rules.find(namespace), self.skipped.clone());
+        let rules = self.caches.rules.find(namespace);
+        let skipped = self.skipped.clone();
         // A namespace may have more expressions than are kept, which are parsed each time.
         let read = run_off_thread(move || read_rules(rules, &skipped)).await;
         let read = read.map_err(Cause::Panic)?;

@@ -185,7 +185,8 @@ impl WebhookClient {
             JobKind::Call { request, subjects } => {
                 let response = self.post(&job, request, &permits).await;
                 let Some(tasks) = self.tasks_of(&job.namespace) else { return };
-                let (response, now) = (response.as_deref(), clock::now());
+                let response = response.as_deref();
+                let now = clock::now();
                 let task = tasks.lock().await.record_response(&job, subjects, response, now);
                 self.wake(&job.namespace);
                 task
@@ -258,7 +259,8 @@ impl WebhookClient {
                 Err(error) => Err(error),
             };
             let Some(tasks) = self.tasks_of(&job.namespace) else { return };
-            let (response, now) = (response.as_deref(), clock::now());
+            let response = response.as_deref();
+            let now = clock::now();
             let state = tasks.lock().await.record_progress(job, task, response, now);
             self.wake(&job.namespace);
             if state == TaskState::Ended {

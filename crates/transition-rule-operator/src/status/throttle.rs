@@ -92,7 +92,8 @@ mod tests {
             let new = |rule| NewStatus { rule, status: PodTransitionRuleStatus::default(), change };
             observed.rules.iter().map(new).collect::<Vec<_>>()
         };
-        let (mut throttles, now) = (StatusThrottles::default(), Instant::now());
+        let mut throttles = StatusThrottles::default();
+        let now = Instant::now();
         let first = throttles.select(&observed, statuses(), now);
         assert_eq!((first.due.len(), first.next_in), (WRITES_MAX, Some(PERIOD)));
         let second = throttles.select(&observed, statuses(), now + PERIOD);

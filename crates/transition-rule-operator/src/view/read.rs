@@ -28,7 +28,8 @@ impl RuleView {
         skipped: &BTreeSet<String>,
     ) -> Result<Self, ParseExpressionError> {
         let metadata = &rule.metadata;
-        let (mut rules, mut validation_errors) = (Vec::new(), Vec::new());
+        let mut rules = Vec::new();
+        let mut validation_errors = Vec::new();
         for spec in rule.spec.rules.iter().filter(|spec| is_active(spec, skipped)) {
             rules.push(Rule::compile(spec, &mut validation_errors));
         }

@@ -41,7 +41,8 @@ pub fn possible_claim<'a>(
     let needed = needed_claims(observed, instance, revision);
     let mut missing = needed.iter().filter(|needed| needed.claim.is_none());
     missing.find_map(|needed| {
-        let (name, hash) = (needed.name(), hash(&needed.template));
+        let name = needed.name();
+        let hash = hash(&needed.template);
         observed.claims.values().find(|claim| {
             claim.instance.is_none()
                 && !claim.orphan
@@ -72,7 +73,8 @@ fn find<'a>(
     instance: InstanceId,
     template: &ClaimTemplate,
 ) -> Option<&'a ClaimView> {
-    let (name, hash) = (template_name(template), hash(template));
+    let name = template_name(template);
+    let hash = hash(template);
     // An unowned PVC counts unless it was excluded: it is about to be adopted. An owned one comes
     // first, because adopting another would make it superfluous.
     let matching = observed.claims.values().filter(|claim| {

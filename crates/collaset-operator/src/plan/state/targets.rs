@@ -60,7 +60,8 @@ impl Targets {
         let scope = scope(facts, instances, &pods, &counted);
         let is_rolled_back = facts.failures.response == Response::Rollback;
         let rolls_back = !observed.is_by_label() || is_rolled_back;
-        let (updated, current) = (&facts.revisions.updated, &facts.revisions.current);
+        let updated = &facts.revisions.updated;
+        let current = &facts.revisions.current;
         let mut targets = Self::default();
         let mut decorator = Decorator::new(facts);
         for id in counted {

@@ -162,8 +162,10 @@ fn methods(planner: &Planner<'_>, targets: &Targets) -> UpdateMethods {
 
 /// Returns the method of one change; `None` if a revision that it leads to does not exist.
 fn method_of(planner: &Planner<'_>, step: &SourceStep) -> Option<StepMethod> {
-    let (revisions, observed) = (&planner.revisions, planner.observed);
-    let (from, to) = (&step.from, &step.to);
+    let revisions = &planner.revisions;
+    let observed = planner.observed;
+    let from = &step.from;
+    let to = &step.to;
     let has_other_claims = revisions.claims(&from.revision) != revisions.claims(&to.revision);
     let template = |source: &PodSource| {
         let template = revisions.template(&source.revision)?;
@@ -181,7 +183,8 @@ fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, targ
     let operation = OwnOperation::Update;
     match chosen_method(planner, pod, methods, target) {
         Ok(UpdateMethod::Metadata) => {
-            let (to, mode) = (target.clone(), ApplyMode::InService);
+            let to = target.clone();
+            let mode = ApplyMode::InService;
             planner.change_pod(pod, PodChange::Apply { to, mode });
         }
         Ok(method) => {
@@ -257,7 +260,8 @@ fn apply_update(
         // Before a container ran, its old state could not be distinguished from the new one.
         Ok(UpdateMethod::InPlace) if is_starting(pod) => {}
         Ok(UpdateMethod::Metadata | UpdateMethod::InPlace) => {
-            let (to, mode) = (target.clone(), ApplyMode::UnderOperation);
+            let to = target.clone();
+            let mode = ApplyMode::UnderOperation;
             planner.change_pod(pod, PodChange::Apply { to, mode });
         }
         Err(blocker) => {

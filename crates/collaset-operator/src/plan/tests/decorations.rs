@@ -43,7 +43,8 @@ fn decorated(pods: &str, on_pods: &[(&str, &str)], known: Vec<(&str, Decoration)
             let image = revision.replace('-', ":");
             pod.containers
                 .insert(0, Container { name: "s".to_owned(), image, ..Container::default() });
-            let (name, image_id) = ("s".to_owned(), format!("id-{revision}"));
+            let name = "s".to_owned();
+            let image_id = format!("id-{revision}");
             pod.reports.push(ContainerReport { name, image_id, ..ContainerReport::default() });
         }
     }

@@ -54,8 +54,8 @@ pub(crate) fn observe(namespace: &str, caches: &Caches) -> Decorations {
 /// Observed state of one decoration.
 fn view(decoration: &SlimDecoration, caches: &Caches) -> DecorationView {
     let metadata = &decoration.metadata;
-    let (name, namespace) =
-        (metadata.name.clone().unwrap_or_default(), metadata.namespace.clone().unwrap_or_default());
+    let name = metadata.name.clone().unwrap_or_default();
+    let namespace = metadata.namespace.clone().unwrap_or_default();
     let uid = metadata.uid.clone().unwrap_or_default();
     let revisions: BTreeMap<RevisionName, DecorationRevisionView> =
         caches.revisions.find(&uid).iter().filter_map(|known| revision(known)).collect();
@@ -178,7 +178,8 @@ fn pods_of_sets(namespace: &str, caches: &Caches) -> Vec<PodOfSet> {
     let active = pods.filter(|pod| !pod.view.deleting && !pod.view.terminal);
     active
         .filter_map(|pod| {
-            let (set, pod) = (owner_name(&*pod)?, pod.view.clone());
+            let set = owner_name(&*pod)?;
+            let pod = pod.view.clone();
             Some(PodOfSet { set, id: pod.instance?, pod })
         })
         .collect()

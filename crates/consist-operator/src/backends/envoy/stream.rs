@@ -153,7 +153,8 @@ impl EnvoyStream for EndpointStream {
             .map(|error| error.message.chars().take(MESSAGE_MAX).collect::<String>());
         fleet.record_response(self.id, &sent, message.clone(), now);
         clusters.push(sent.cluster.clone());
-        let (node, cluster) = (self.node.clone(), sent.cluster);
+        let node = self.node.clone();
+        let cluster = sent.cluster;
         let rejection = message.map(|message| Rejection { node, cluster, message });
         Change { clusters, rejection, denied }
     }
@@ -275,8 +276,8 @@ mod tests {
 
     #[test]
     fn each_version_is_sent_once_until_subscribed_again() {
-        let (mut fleet, mut stream) =
-            (Fleet::new(Instant::now()), EndpointStream::new(1, ClientAccess::unrestricted()));
+        let mut fleet = Fleet::new(Instant::now());
+        let mut stream = EndpointStream::new(1, ClientAccess::unrestricted());
         let handle = |stream: &mut EndpointStream, fleet: &mut Fleet, clusters, nonce: &str| {
             stream.handle(fleet, request(clusters, nonce), Instant::now()).clusters
         };
@@ -298,8 +299,8 @@ mod tests {
 
     #[test]
     fn a_rejection_names_the_envoy_and_the_cluster() {
-        let (mut fleet, mut stream) =
-            (Fleet::new(Instant::now()), EndpointStream::new(1, ClientAccess::unrestricted()));
+        let mut fleet = Fleet::new(Instant::now());
+        let mut stream = EndpointStream::new(1, ClientAccess::unrestricted());
         sync(&mut fleet);
         stream.handle(&mut fleet, request(&["web"], ""), Instant::now());
         let response = stream.next(&fleet).unwrap();
@@ -318,8 +319,8 @@ mod tests {
 
     #[test]
     fn requests_for_other_types_are_ignored() {
-        let (mut fleet, mut stream) =
-            (Fleet::new(Instant::now()), EndpointStream::new(1, ClientAccess::unrestricted()));
+        let mut fleet = Fleet::new(Instant::now());
+        let mut stream = EndpointStream::new(1, ClientAccess::unrestricted());
         sync(&mut fleet);
         let type_url = "type.googleapis.com/envoy.config.cluster.v3.Cluster".to_owned();
         let other = DiscoveryRequest { type_url, ..request(&["web"], "") };
@@ -330,8 +331,8 @@ mod tests {
 
     #[test]
     fn load_reports_are_requested_after_the_node_id_is_known() {
-        let (mut fleet, mut stream) =
-            (Fleet::new(Instant::now()), LoadStream::new(1, ClientAccess::unrestricted()));
+        let mut fleet = Fleet::new(Instant::now());
+        let mut stream = LoadStream::new(1, ClientAccess::unrestricted());
         assert_eq!(stream.next(&fleet), None);
         let report = LoadStatsRequest {
             node: Some(Node { id: "envoy-1".to_owned(), ..Node::default() }),

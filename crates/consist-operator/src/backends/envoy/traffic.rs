@@ -102,7 +102,8 @@ impl Endpoint {
 
     /// Returns the traffic of an endpoint that should have none; none if it is unknown.
     fn draining_traffic(&mut self, ip: IpAddr, evidence: &Evidence<'_>) -> Option<Traffic> {
-        let (params, now) = (evidence.params, evidence.now);
+        let params = evidence.params;
+        let now = evidence.now;
         if self.is_drained {
             return Some(Traffic::Draining(InFlight::Count(0)));
         }
@@ -167,7 +168,8 @@ impl Cluster {
             ));
         }
         let nodes: BTreeSet<&String> = self.subscribers.values().map(|s| &s.node).collect();
-        let (connected, required) = (nodes.len(), params.proxies.unwrap_or(1));
+        let connected = nodes.len();
+        let required = params.proxies.unwrap_or(1);
         if connected < required {
             return Some(format!("{connected} of {required} Envoys connected"));
         }

@@ -57,8 +57,8 @@ const EMPTY: (&str, u32, u32, u64) = ("127.0.0.1", 0, 5, 0);
 
 #[test]
 fn a_pod_gets_a_free_slot_and_is_drained_out_of_it() {
-    let (on, off) =
-        (member("10.0.0.1", DesiredTraffic::Serve), member("10.0.0.1", DesiredTraffic::Off));
+    let on = member("10.0.0.1", DesiredTraffic::Serve);
+    let off = member("10.0.0.1", DesiredTraffic::Off);
     assert_eq!(
         sent(&[EMPTY], std::slice::from_ref(&on)),
         "web0 addr 10.0.0.1 port 8080; web0 state ready"

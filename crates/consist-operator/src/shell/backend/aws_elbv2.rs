@@ -74,7 +74,8 @@ impl AwsElbV2 {
         members: &[DesiredMember],
     ) -> Result<SyncResult, BackendError> {
         let params = Params::read(employer, &self.allowed)?;
-        let (arn, region) = (&params.target_group, params.region()?);
+        let arn = &params.target_group;
+        let region = params.region()?;
         let client = self.client(region).await;
         if !params.observe_only {
             self.exclusive_backends.claim(employer, std::slice::from_ref(arn), Instant::now())?;

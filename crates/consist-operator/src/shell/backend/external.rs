@@ -146,7 +146,8 @@ impl Adapter {
             .map_err(|source| ConfigError::InvalidAdapter { flag: text.to_owned(), source })?;
         let client = Client::at(&flag.address, CALL_TIMEOUT)
             .map_err(|source| ConfigError::InvalidAddress { flag: text.to_owned(), source })?;
-        let (handshake_done, circuit_breaker) = (AtomicBool::new(false), Mutex::default());
+        let handshake_done = AtomicBool::new(false);
+        let circuit_breaker = Mutex::default();
         Ok(Self { flag, client, handshake_done, circuit_breaker })
     }
 

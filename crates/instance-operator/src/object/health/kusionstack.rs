@@ -26,7 +26,8 @@ pub(super) fn colla_set(object: &Value) -> Health {
 }
 
 fn not_ready(ready: &Value) -> String {
-    let (reason, message) = (text(ready, "/reason"), text(ready, "/message"));
+    let reason = text(ready, "/reason");
+    let message = text(ready, "/message");
     let parts = ["it is not Ready", reason, message];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ")
 }
@@ -72,11 +73,9 @@ fn waiting_pods(object: &Value) -> impl Iterator<Item = String> {
 
 /// An OperationJob ends like a Job.
 pub(super) fn operation_job(object: &Value) -> Health {
-    let (all, succeeded, failed) = (
-        count(object, "totalPodCount"),
-        count(object, "succeededPodCount"),
-        count(object, "failedPodCount"),
-    );
+    let all = count(object, "totalPodCount");
+    let succeeded = count(object, "succeededPodCount");
+    let failed = count(object, "failedPodCount");
     match text(object, "/status/progress") {
         "Succeeded" => Health::Healthy,
         "Failed" => Health::Failed(format!("the operation failed on {failed} of {all} Pods")),

@@ -32,7 +32,8 @@ fn content() -> Value {
 
 /// Makes a change at each point of the first run; returns the resulting Instances.
 fn interrupted(change: impl Fn(&mut World)) -> Vec<World> {
-    let (mut worlds, mut written) = (Vec::new(), BTreeSet::new());
+    let mut worlds = Vec::new();
+    let mut written = BTreeSet::new();
     for writes in 0..WRITES {
         for has_succeeded in [false, true] {
             let mut world = World::new(&content(), &json!({}));

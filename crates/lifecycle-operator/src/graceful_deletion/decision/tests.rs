@@ -149,7 +149,8 @@ fn the_deletion_policy_selects_deletion_or_replacement() {
             Decision::Defer { label, .. } => label,
             Decision::Allow => None,
         };
-    let (delete, replace) = (Some(well_known::TO_DELETE), Some(well_known::TO_REPLACE));
+    let delete = Some(well_known::TO_DELETE);
+    let replace = Some(well_known::TO_REPLACE);
     assert_eq!(added_label(&with_policy("Replace"), DeletionPolicy::Delete), replace);
     assert_eq!(added_label(&with_policy("Delete"), DeletionPolicy::Replace), delete);
     assert_eq!(added_label(&with_policy("Whatever"), DeletionPolicy::Delete), delete);

@@ -85,7 +85,8 @@ pub(super) async fn serve(
         .http2_keepalive_timeout(Some(KEEPALIVE));
     let clients = listener.client_patterns();
     if let Some(directory) = listener.tls {
-        let (certificate, key) = (read(&directory, "tls.crt")?, read(&directory, "tls.key")?);
+        let certificate = read(&directory, "tls.crt")?;
+        let key = read(&directory, "tls.key")?;
         let identity = Identity::from_pem(certificate, key);
         let ca = Certificate::from_pem(read(&directory, "ca.crt")?);
         let tls = ServerTlsConfig::new().identity(identity).client_ca_root(ca);
@@ -175,7 +176,8 @@ impl Xds {
     where
         S: EnvoyStream<Received: Send, Sent: Send> + Send + 'static,
     {
-        let (fleet, changes) = (self.fleet.clone(), self.fleet.changes());
+        let fleet = self.fleet.clone();
+        let changes = self.fleet.changes();
         let call = EnvoyCall { fleet, changes, received, state, _permit: permit };
         let sent = futures::stream::unfold(call, async |mut call: EnvoyCall<S>| {
             call.next().await.map(|message| (Ok(message), call))
@@ -264,7 +266,8 @@ impl<S: EnvoyStream> EnvoyCall<S> {
             }
             tokio::select! {
                 message = self.received.message() => {
-                    let (message, now) = (message.ok()??, Instant::now());
+                    let message = message.ok()??;
+                    let now = Instant::now();
                     let change = self.state.handle(&mut self.fleet.lock(), message, now);
                     self.fleet.notify(&change);
                 }

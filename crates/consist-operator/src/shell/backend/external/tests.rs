@@ -55,7 +55,8 @@ impl v1::adapter_server::Adapter for Draining {
         &self,
         _: Request<v1::ObserveRequest>,
     ) -> Result<Response<v1::ObserveResponse>, Status> {
-        let (uid, state) = ("1".to_owned(), DRAINING.to_owned());
+        let uid = "1".to_owned();
+        let state = DRAINING.to_owned();
         let observed = v1::Observed { uid, state, in_flight: Some(2) };
         Ok(Response::new(v1::ObserveResponse { members: vec![observed] }))
     }
@@ -65,7 +66,8 @@ impl v1::adapter_server::Adapter for Draining {
         request: Request<v1::ApplyRequest>,
     ) -> Result<Response<v1::ApplyResponse>, Status> {
         let member = request.into_inner().members.remove(0).member.unwrap_or_default();
-        let (outcome, message) = (INVALID.to_owned(), "full".to_owned());
+        let outcome = INVALID.to_owned();
+        let message = "full".to_owned();
         let outcome = v1::Outcome { uid: member.uid, outcome, message };
         Ok(Response::new(v1::ApplyResponse { outcomes: vec![outcome] }))
     }
@@ -81,7 +83,9 @@ impl v1::adapter_server::Adapter for Draining {
         &self,
         _: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let (kind, namespace, name) = ("Service".into(), "shop".into(), "web".into());
+        let kind = "Service".into();
+        let namespace = "shop".into();
+        let name = "web".into();
         let employer = v1::Employer { kind, namespace, name, ..v1::Employer::default() };
         let change = stream::iter([Ok(v1::Changed { employer: Some(employer) })]);
         Ok(Response::new(change.chain(stream::pending()).boxed()))
@@ -104,10 +108,12 @@ async fn an_adapter_over_grpc_is_called_and_reports_changes() {
     let adapter = format!("shop/test=unix://{}", socket.display());
     let external = External::new(&[adapter], &ChangeNotifier(sender)).unwrap();
     assert_eq!(changes.recv().await.as_deref(), Some("Service/shop/web"));
-    let (namespace, params) = ("shop".to_owned(), json!({ "adapter": "test" }));
+    let namespace = "shop".to_owned();
+    let params = json!({ "adapter": "test" });
     let employer = Employer { namespace, params, ..Employer::default() };
     let addresses = vec!["10.0.0.1".parse().unwrap()];
-    let (name, uid) = (PodName::default(), Uid::from("1"));
+    let name = PodName::default();
+    let uid = Uid::from("1");
     let member = DesiredMember { name, uid: uid.clone(), addresses, traffic: DesiredTraffic::Off };
     let sync = external.sync(&employer, std::slice::from_ref(&member)).await;
     assert_eq!(sync.observed.get(&uid), Some(&Traffic::Draining(InFlight::Count(2))));
