@@ -1,4 +1,4 @@
-//! `podops-e2e`: runs the demo, the benchmark and the soak test on a test cluster.
+//! `podops-e2e`: runs the demo on a test cluster, and the servers of fake Pods.
 
 use std::{
     future::Future,
@@ -10,18 +10,13 @@ use std::{
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
-use podops_e2e::{
+use podops_e2e::{package_demo, progress_view::ProgressView};
+use podops_test_cluster::{
     balancers::Haproxy,
-    bench,
-    cluster::{TestCluster, is_rolled_out, root},
-    comparison, package_demo,
-    packages::{self, COMMUNITY},
-    plots,
-    progress_view::ProgressView,
-    recording, server, soak,
+    cluster::{TestCluster, is_rolled_out},
+    server,
     traffic::{Load, LoadStats, server_set, update_without_consist},
 };
-use podops_test_programs::Programs;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -50,23 +45,6 @@ enum Command {
         #[arg(long, value_name = "NAME")]
         context: Option<String>,
     },
-    /// Run random rollouts under shared rules, while operators are killed and nodes are
-    /// disconnected; prints a Markdown page
-    Soak {
-        /// Number of rounds, with eight to twelve rollouts each
-        #[arg(long, default_value_t = 25)]
-        rounds: usize,
-        /// Seed of the random number generator
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-    },
-    /// Draw the data of the dashboards while Pods are changed, as SVG images
-    Plot {
-        /// Folder of the images
-        folder: PathBuf,
-    },
-    /// Record `kubectl podops get --watch` during an update; prints a Markdown page
-    Record,
     /// Serve HTTP requests; runs as the container of fake Pods
     #[command(hide = true)]
     Serve {
@@ -74,30 +52,6 @@ enum Command {
         address: SocketAddr,
         /// Response body
         text: String,
-    },
-    /// Print the path of kubectl, which is built if it is not installed
-    #[command(hide = true)]
-    Kubectl,
-    /// Take all packages of KUDO below a folder through their life; prints a Markdown page
-    Packages {
-        /// Folder of the packages
-        folder: PathBuf,
-        /// Number of times that the operator is killed while they are taken through it again
-        #[arg(long, default_value_t = 200)]
-        kills: usize,
-    },
-    /// Measure the performance targets; prints a Markdown page
-    Bench {
-        /// Measure only CollaSets of 100 Pods
-        #[arg(long)]
-        quick: bool,
-        /// Measure instance-operator and the command line for packages instead; the directory has what the
-        /// tests have recorded of comparisons with KUDO
-        #[arg(long, conflicts_with = "quick", value_name = "DIR")]
-        packages: Option<PathBuf>,
-        /// Count failed requests while Pods of Podops and of other workloads are changed instead
-        #[arg(long, conflicts_with_all = ["quick", "packages"])]
-        comparison: bool,
     },
 }
 
@@ -131,49 +85,8 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Demo { traffic: true, .. } => traffic_demo(&programs).await,
         Command::Demo { package: true, .. } => package_demo::run(&programs).await,
         Command::Demo { keep, context, .. } => demo(&programs, keep, context.as_deref()).await,
-        Command::Soak { rounds, seed } => {
-            let cluster = TestCluster::start(&programs).await?;
-            let report = soak::run(&cluster, rounds, seed).await?;
-            cluster.assert_no_forbidden_requests()?;
-            output(&report.page(rounds, seed));
-            Ok(())
-        }
         Command::Serve { address, text } => server::serve(address, text).await,
-        Command::Kubectl => {
-            output(&Programs::find_kubectl()?.display().to_string());
-            Ok(())
-        }
-        Command::Bench { packages: Some(compared), .. } => {
-            let community = root().join(COMMUNITY);
-            output(&Box::pin(bench::run_packages(&programs, &community, &compared)).await?);
-            Ok(())
-        }
-        Command::Bench { comparison: true, .. } => {
-            output(Box::pin(comparison::run(&programs)).await?.trim_end());
-            Ok(())
-        }
-        Command::Bench { quick, .. } => {
-            output(&Box::pin(bench::run(&programs, quick)).await?);
-            Ok(())
-        }
-        Command::Packages { folder, kills } => {
-            let page = packages::run(&programs, &folder).await?;
-            let killed = packages::run_with_kills(&programs, &folder, kills).await?;
-            output(&format!("{page}\n{}", killed.trim_end()));
-            Ok(())
-        }
-        Command::Plot { folder } => plots::draw_dashboards(&programs, &folder).await,
-        Command::Record => {
-            output(recording::page(&programs).await?.trim_end());
-            Ok(())
-        }
     }
-}
-
-/// Prints the output of a command.
-#[allow(clippy::print_stdout, reason = "the output of a command")]
-fn output(text: &str) {
-    println!("{text}");
 }
 
 /// Result of one step of the demo.

@@ -16,13 +16,13 @@ use indicatif::ProgressBar;
 use kube::{Api, ResourceExt as _};
 use kubectl_kudo::failure::Failure;
 use podops_api::kudo::{Instance, OperatorVersion};
-use tokio::process::Command;
-
-use crate::{
+use podops_test_cluster::{
     cluster::{TestCluster, root},
     folders,
-    progress_view::state_of,
 };
+use tokio::process::Command;
+
+use crate::progress_view::state_of;
 
 /// Folder of the package.
 const PACKAGE: &str = "docs/examples/packages/store";

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use podops_test_cluster::cluster::programs;
+use serde_json::json;
 use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
@@ -11,9 +13,6 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-
-use podops_e2e::cluster::programs;
-use serde_json::json;
 
 fn kudo(args: &[&str]) -> Command {
     let mut command = Command::new(programs().unwrap().join("kubectl-kudo"));

@@ -2,12 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use podops_test_cluster::cluster::root;
 use std::{
     fs,
     path::{Path, PathBuf},
 };
-
-use podops_e2e::cluster::root;
 
 /// Number of known defects in our specification.
 const DEFECTS: usize = 52;

@@ -10,9 +10,31 @@ use anyhow::{Context as _, bail};
 
 use crate::sources;
 
-/// Builds the programs for the demo and the end-to-end tests. Builds the whole workspace, so that
-/// tests do not rebuild its dependencies with other features.
+/// Builds all programs. Builds the whole workspace, so that tests do not rebuild its dependencies with other
+/// features.
 pub(crate) const BUILD: [&str; 3] = ["build", "--workspace", "--bins"];
+
+/// Builds the programs that the demo runs.
+pub(crate) const BUILD_DEMO: [&str; 18] = [
+    "build",
+    "--bins",
+    "--package",
+    "podops-e2e",
+    "--package",
+    "collaset-operator",
+    "--package",
+    "consist-operator",
+    "--package",
+    "instance-operator",
+    "--package",
+    "kubectl-kudo",
+    "--package",
+    "lifecycle-operator",
+    "--package",
+    "operationjob-operator",
+    "--package",
+    "transition-rule-operator",
+];
 
 /// Builds programs and tests at once: apart, they would be built with other features of their dependencies.
 pub(crate) const BUILD_ALL: [&str; 3] = ["build", "--workspace", "--all-targets"];

@@ -118,7 +118,7 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
         }
         write_images(&release, &programs, is_checked)?
     };
-    manifests::write(&release, &digests, &programs)?;
+    manifests::write(&release, &digests)?;
     write_checksums(&release.output)?;
     if output.exists() {
         fs::remove_dir_all(&output)?;

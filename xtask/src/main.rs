@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use cargo::{
-    BUILD, BUILD_ALL, BUILD_COMMAND_LINES, BUILD_RELEASE, cargo, cargo_with, release,
+    BUILD, BUILD_ALL, BUILD_COMMAND_LINES, BUILD_DEMO, BUILD_RELEASE, cargo, cargo_with, release,
     target_directory,
 };
 use parts::Parts;
@@ -130,7 +130,7 @@ const PURE: [&str; 7] = [
 fn demo(args: &[&str]) -> anyhow::Result<()> {
     prerequisites::for_demo(args)?;
     let control_plane = thread::spawn(Programs::find);
-    cargo(&BUILD)?;
+    cargo(&BUILD_DEMO)?;
     control_plane.join().unwrap_or_else(|panic| panic::resume_unwind(panic))?;
     let program = env::current_exe()?.with_file_name("podops-e2e");
     let status = Command::new(&program).arg("demo").args(args).status();
@@ -140,10 +140,10 @@ fn demo(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a `podops-e2e` command with release builds, and writes the page that it prints to `page`.
+/// Runs a `podops-bench` command with release builds, and writes the page that it prints to `page`.
 fn write_page(command: &str, args: &[&str], page: &str) -> anyhow::Result<()> {
     cargo(&BUILD_RELEASE)?;
-    let program = release()?.join("podops-e2e");
+    let program = release()?.join("podops-bench");
     let output = Command::new(&program).arg(command).args(args).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("starting {}", program.display()))?;
     if !output.status.success() {
@@ -174,8 +174,8 @@ fn plot() -> anyhow::Result<()> {
     prerequisites::for_tests()?;
     cargo(&BUILD_RELEASE)?;
     let folder = sources::root().join("docs/how-to/dashboards");
-    let status = Command::new(release()?.join("podops-e2e")).arg("plot").arg(folder).status();
-    anyhow::ensure!(status.context("starting podops-e2e")?.success(), "plot failed");
+    let status = Command::new(release()?.join("podops-bench")).arg("plot").arg(folder).status();
+    anyhow::ensure!(status.context("starting podops-bench")?.success(), "plot failed");
     Ok(())
 }
 

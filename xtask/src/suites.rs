@@ -34,7 +34,7 @@ const WAITING_AT_A_TIME: usize = 2;
 /// The longest of the tests without a cluster, which begin first, so that none of them runs alone at the end.
 const LONGEST: [&str; 3] = ["model_rules", "model", "templates"];
 
-/// How the scenarios of a live test may run, by the name in the list of tests; see `Lane` in `e2e/src/suite.rs`.
+/// How the scenarios of a live test may run, by the name in the list of tests; see `Lane` in `crates/test-cluster/src/suite.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lane {
     Alone,
@@ -55,7 +55,7 @@ impl Lane {
     }
 }
 
-/// Last scenario of a group whose scenarios share a cluster; see `e2e/src/suite.rs`.
+/// Last scenario of a group whose scenarios share a cluster; see `crates/test-cluster/src/suite.rs`.
 const END_OF_GROUP: &str = "ends_as_expected";
 
 /// A program with tests.
@@ -200,7 +200,7 @@ pub(crate) fn run_named(text: &str, keep: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Environment variable with which a cluster remains at its end until Ctrl-C; see `e2e/src/cluster.rs`.
+/// Environment variable with which a cluster remains at its end until Ctrl-C; see `crates/test-cluster/src/cluster.rs`.
 const KEEP_CLUSTER: &str = "PODOPS_KEEP_CLUSTER";
 
 /// Environment variable with the directory of the package of a test, which cargo sets, too.

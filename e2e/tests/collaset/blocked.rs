@@ -11,7 +11,7 @@ use kube::{
 use podops_api::{
     collaset::CollaSetStatus, condition::find, resource_context::ResourceContext, well_known,
 };
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, TestCluster, eventually},
     suite::{Group, Lane, Suite, all_requests_are_permitted, new_cluster},
 };
@@ -61,7 +61,7 @@ fn scale_out_failed(status: &CollaSetStatus, text: &str) -> bool {
 /// Number of rejected Pod creates since an offset in the audit log.
 fn rejected_creates(cluster: &TestCluster, since: u64) -> usize {
     let (requests, _) = cluster.requests(since).unwrap();
-    let is_rejected_create = |r: &&podops_e2e::audit::Request| {
+    let is_rejected_create = |r: &&podops_test_cluster::audit::Request| {
         r.is_operator_request() && r.verb == "create" && r.resource() == "pods" && r.code() == 403
     };
     requests.iter().filter(is_rejected_create).count()

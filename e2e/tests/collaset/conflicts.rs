@@ -1,7 +1,7 @@
 //! Nodes that report every change without delay: no write of an operator conflicts with theirs.
 
 use kube::api::DeleteParams;
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TestCluster, programs},
     nodes::Delays,
     scenarios::Scenario,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use kube::api::{Patch, PatchParams};
 use podops_api::{collaset::CollaSetStatus, condition, well_known};
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, TestCluster, eventually, image, programs},
     suite::{Lane, Suite},
 };

@@ -13,9 +13,8 @@ mod rollout;
 mod steps;
 mod update_and_scale;
 
+use podops_test_cluster::suite::Suite;
 use std::process::ExitCode;
-
-use podops_e2e::suite::Suite;
 
 fn main() -> ExitCode {
     let files = [

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
 use podops_api::{collaset::CollaSetStatus, resource_context::ResourceContext, well_known};
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, TestCluster, eventually},
     suite::{Group, Lane, Suite, all_requests_are_permitted, new_cluster},
 };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use podops_api::{collaset::CollaSetStatus, condition::find, well_known};
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, TestCluster, eventually, image},
     suite::{Group, Lane, Suite, all_requests_are_permitted, new_cluster},
 };

@@ -1,12 +1,11 @@
 //! Number of API requests for one CollaSet of 100 Pods, from its creation to its deletion.
 
-use std::{collections::BTreeSet, time::Duration};
-
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{OPERATORS, TestCluster, eventually, programs},
     scenarios::Scenario,
     suite::{Lane, Suite},
 };
+use std::{collections::BTreeSet, time::Duration};
 
 const PODS: usize = 100;
 const MINUTE: Duration = Duration::from_secs(60);

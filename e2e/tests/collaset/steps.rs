@@ -13,7 +13,7 @@ use podops_api::{
     condition, well_known,
 };
 use podops_client::shell::clock;
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, TestCluster, eventually, image},
     measure::Cost,
     suite::{Group, Lane, Suite, all_requests_are_permitted, new_cluster},

@@ -14,7 +14,7 @@ use podops_api::{
     resource_context::ResourceContext,
     well_known,
 };
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, TestCluster, eventually, image},
     suite::{Group, Lane, Suite, all_requests_are_permitted, new_cluster},
 };

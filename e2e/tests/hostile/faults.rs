@@ -9,7 +9,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::{collaset::CollaSet, lifecycle::LabelKind, well_known};
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{OPERATORS, TestCluster, eventually, is_rolled_out, programs},
     process::Signal,
     suite::{Lane, Suite},

@@ -16,7 +16,7 @@ use kube::{
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
 };
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{
         INSTANCE_OPERATOR, OPERATORS, TIMEOUT, TestCluster, eventually, memory_limit_mebibytes,
         programs,

@@ -16,7 +16,7 @@ use podops_api::{
     operation_job::{OperationJob, Progress},
     pod_decoration::PodDecoration,
 };
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TestCluster, eventually, image, programs},
     suite::{Lane, Suite},
 };

@@ -9,9 +9,8 @@ mod scale;
 mod tenants;
 mod undecodable;
 
+use podops_test_cluster::suite::Suite;
 use std::process::ExitCode;
-
-use podops_e2e::suite::Suite;
 
 fn main() -> ExitCode {
     let files = [faults::add, fuzz::add, kills::add, scale::add, tenants::add, undecodable::add];

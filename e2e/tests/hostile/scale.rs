@@ -17,7 +17,7 @@ use podops_api::{
     transition_rule::{PodTransitionRule, PodTransitionRuleStatus},
     well_known,
 };
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{OPERATORS, TestCluster, app, eventually, memory_limit_mebibytes, programs},
     measure::Process,
     suite::{Lane, Suite},

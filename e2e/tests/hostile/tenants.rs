@@ -8,8 +8,7 @@ mod objects;
 mod rights;
 mod rules;
 mod sets;
-
-use podops_e2e::{
+use podops_test_cluster::{
     balancers::free_address,
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, programs},
     suite::{Lane, Suite},

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use kube::ResourceExt as _;
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, programs},
     suite::{Lane, Suite},
 };

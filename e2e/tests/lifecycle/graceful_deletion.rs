@@ -10,7 +10,7 @@ use kube::{
     core::Status,
 };
 use podops_api::{lifecycle, well_known};
-use podops_e2e::{
+use podops_test_cluster::{
     availability::{AvailabilityMonitor, TEAM},
     cluster::{TIMEOUT, TestCluster, app, eventually, programs},
     forged_review::{eviction, post},

@@ -9,7 +9,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::well_known;
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, TestCluster, app, eventually, is_true, programs},
     suite::{Group, Lane, Suite, all_requests_are_permitted},
 };

@@ -9,9 +9,8 @@ mod takeover;
 mod traces;
 mod two_leaders;
 
+use podops_test_cluster::suite::Suite;
 use std::process::ExitCode;
-
-use podops_e2e::suite::Suite;
 
 fn main() -> ExitCode {
     let files = [

@@ -9,7 +9,7 @@ use podops_api::{
     lifecycle::{LabelKind, permission_key},
     well_known,
 };
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{OPERATORS, TIMEOUT, TestCluster, eventually},
     http,
     suite::{Group, Lane, Suite, all_requests_are_permitted, new_cluster},

@@ -11,7 +11,7 @@ use podops_api::{
     lifecycle::{COLLASET, LabelKind, is_operated_on, permission_key},
     well_known,
 };
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{OPERATORS, TestCluster, programs},
     kuperator::{KuperatorPod, KuperatorSet, STAMP},
     suite::{Lane, Suite},

@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use kube::ResourceExt as _;
 use parking_lot::Mutex;
 use podops_api::well_known;
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, programs},
     suite::{Lane, Suite},
 };

@@ -21,7 +21,7 @@ use kube::{
 };
 use parking_lot::Mutex;
 use podops_api::operation_job::{OperationJob, Progress};
-use podops_e2e::{
+use podops_test_cluster::{
     availability::{AvailabilityMonitor, TEAM},
     cluster::{OPERATORS, TIMEOUT, TestCluster, eventually, programs},
     process::{Signal, signal},

@@ -18,7 +18,7 @@ use kube::{
 use podops_api::{
     lifecycle::LabelKind, operation_job::OperationJob, pod_decoration::PodDecoration, well_known,
 };
-use podops_e2e::{
+use podops_test_cluster::{
     balancers::Haproxy,
     cluster::{TestCluster, eventually, image, is_true, programs},
     suite::{Lane, Suite},

@@ -1,6 +1,6 @@
 //! `podops-e2e demo` on an existing cluster.
 
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TestCluster, programs},
     suite::{Lane, Suite},
 };

@@ -8,7 +8,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::well_known;
-use podops_e2e::{
+use podops_test_cluster::{
     availability::AvailabilityMonitor,
     cluster::{TestCluster, app, eventually, programs},
     suite::{Lane, Suite},

@@ -7,7 +7,7 @@ use std::{
 };
 
 use kube::ResourceExt as _;
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TestCluster, programs},
     suite::{Lane, Suite},
 };

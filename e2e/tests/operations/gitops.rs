@@ -10,7 +10,7 @@ use kube::{
     Api,
     api::{ApiResource, DynamicObject, GroupVersionKind, PostParams},
 };
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, TestCluster, app, eventually},
     suite::{Group, Lane, Suite, all_requests_are_permitted, new_cluster},
 };

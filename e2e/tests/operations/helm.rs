@@ -21,7 +21,7 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use podops_api::{collaset::CollaSet, well_known};
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{
         INSTANCE_OPERATOR, OPERATORS, TIMEOUT, eventually, memory_limit_mebibytes, programs,
     },

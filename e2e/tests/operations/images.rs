@@ -11,7 +11,7 @@ use std::{
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, ResourceExt as _, api::ListParams};
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{INSTANCE_OPERATOR, OPERATORS, TestCluster, eventually, image, programs},
     control_plane::free_ports,
     suite::{Lane, Suite},

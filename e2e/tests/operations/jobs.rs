@@ -12,7 +12,7 @@ use podops_api::{
     operation_job::{OperationJob, OperationJobStatus, Progress},
     well_known,
 };
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, TestCluster, eventually, image, programs},
     measure::Cost,
     suite::{Group, Lane, Suite, all_requests_are_permitted, new_cluster},

@@ -5,7 +5,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _};
 use podops_api::{resource_context::ResourceContext, well_known};
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::TestCluster,
     suite::{Group, Lane, Suite, all_requests_are_permitted, new_cluster},
 };

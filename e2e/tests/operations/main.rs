@@ -18,9 +18,8 @@ mod uninstall;
 mod upgrade;
 mod warnings;
 
+use podops_test_cluster::suite::Suite;
 use std::process::ExitCode;
-
-use podops_e2e::suite::Suite;
 
 fn main() -> ExitCode {
     let files = [

@@ -17,7 +17,7 @@ use podops_api::{
     well_known,
 };
 use podops_client::shell::clock;
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{OPERATORS, TestCluster, eventually, image, programs},
     kuperator::{KuperatorPod, KuperatorSet, STAMP},
     suite::{Lane, Suite},
@@ -241,7 +241,7 @@ async fn install_phases(cluster: &TestCluster) {
         "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } }]);
     let spec = json!({ "volumeClaimTemplates": claim });
     let set = KuperatorSet::create(cluster, "foo", 8, "nginx:1", spec).await.unwrap();
-    let mut template = podops_e2e::kuperator::template("foo", "nginx:1");
+    let mut template = podops_test_cluster::kuperator::template("foo", "nginx:1");
     template["$patch"] = json!("replace");
     let data = json!({ "template": template, "volumeClaimTemplates": claim });
     set.create_revision("58fb5f9bbd", 1, data).await.unwrap();

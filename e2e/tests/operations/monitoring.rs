@@ -16,11 +16,11 @@ use kube::{
 use podops_api::{
     collaset::CollaSetStatus, kudo::ExecutionStatus, operation_job::Progress, well_known,
 };
-use podops_e2e::{
+use podops_bench::panels::{Query, panels};
+use podops_test_cluster::{
     balancers::Haproxy,
     cluster::{INSTANCE_OPERATOR, OPERATORS, TIMEOUT, TestCluster, app, eventually, programs},
     http,
-    panels::{Query, panels},
     prometheus::Prometheus,
     run_to_end::{run_job, run_plan},
     server,

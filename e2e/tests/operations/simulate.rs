@@ -12,7 +12,7 @@ use fastrand::Rng;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{ResourceExt as _, api::PostParams};
 use podops_api::{collaset::CollaSetStatus, well_known};
-use podops_e2e::{
+use podops_test_cluster::{
     audit::Request,
     cluster::{TestCluster, app, programs},
     suite::{Lane, Suite},

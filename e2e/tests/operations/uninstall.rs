@@ -20,7 +20,7 @@ use kubectl_podops::{
     uninstall::{Next, Workloads, next},
 };
 use podops_api::well_known;
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, programs},
     suite::{Lane, Suite},
 };

@@ -12,7 +12,7 @@ use std::{
 
 use kube::ResourceExt;
 use podops_api::lifecycle::PodLifecycle;
-use podops_e2e::{
+use podops_test_cluster::{
     availability::{AvailabilityMonitor, TEAM},
     cluster::{OPERATORS, TestCluster, eventually, image, programs},
     suite::{Lane, Suite},

@@ -6,7 +6,7 @@ use kube::{
     core::GroupVersionKind,
 };
 use podops_api::well_known;
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, TestCluster, app, eventually},
     suite::{Group, Lane, Suite, all_requests_are_permitted, new_cluster},
 };

@@ -1,19 +1,18 @@
 //! `kubectl kudo` with instance-operator on a real API server: the page for newcomers, dependencies,
 //! upgrades, and exit statuses.
 
+use podops_bench::packages::COMMUNITY;
+use podops_test_cluster::{
+    cluster::{TIMEOUT, TestCluster, eventually, programs, root},
+    suite::{Lane, Suite},
+};
+use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::Stdio,
 };
-
-use podops_e2e::{
-    cluster::{TIMEOUT, TestCluster, eventually, programs, root},
-    packages::COMMUNITY,
-    suite::{Lane, Suite},
-};
-use serde_json::{Value, json};
 use tokio::process::Command;
 
 /// A control plane with instance-operator, and a folder in which the command line runs.
@@ -610,7 +609,7 @@ async fn community_packages_run() {
         eprintln!("there are no community packages");
         return;
     }
-    let page = podops_e2e::packages::run(&programs().unwrap(), &folder).await.unwrap();
+    let page = podops_bench::packages::run(&programs().unwrap(), &folder).await.unwrap();
     let deployed = page.lines().filter(|line| line.contains(" ms | ") && !line.contains("failed"));
     assert_eq!(deployed.count(), 14, "{page}");
 }

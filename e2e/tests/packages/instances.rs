@@ -14,13 +14,12 @@ mod records;
 mod secrets;
 mod versions;
 
-use std::time::Duration;
-
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{INSTANCE_OPERATOR, TIMEOUT, eventually},
     suite::{Group, Lane, Suite},
 };
 use serde_json::{Value, json};
+use std::time::Duration;
 
 use self::cluster::{Cluster, apply, config_map, counts, job, plan, step};
 

@@ -1,12 +1,11 @@
 //! KUDO's resources on a real API server: its objects lose no field, and contradictions are rejected.
 
-use std::{collections::BTreeMap, path::Path};
-
-use podops_e2e::{
+use podops_test_cluster::{
     control_plane::ControlPlane,
     suite::{Lane, Suite},
 };
 use serde_json::{Value, json};
+use std::{collections::BTreeMap, path::Path};
 
 /// Creates an object; unknown fields are errors.
 async fn create(plane: &ControlPlane, object: &Value) -> anyhow::Result<String> {

@@ -2,14 +2,13 @@
 //! instance-operator as programs and without a webhook. In the integration suite, nodes take no Pods, as in
 //! the environment that it was written for.
 
-use std::{collections::BTreeSet, fs, path::Path, time::Duration};
-
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{INSTANCE_OPERATOR, TestCluster, programs},
     nodes::Delays,
     suite::{Lane, Suite},
 };
 use podops_test_programs::{Programs, kudo_source, kuttl};
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 use tokio::process::Command;
 
 /// A suite of KUDO.

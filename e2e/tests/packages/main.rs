@@ -7,9 +7,8 @@ mod instances;
 mod kudo;
 mod kudo_suite;
 
+use podops_test_cluster::suite::Suite;
 use std::process::ExitCode;
-
-use podops_e2e::suite::Suite;
 
 fn main() -> ExitCode {
     let files = [command_line::add, instances::add, kudo::add, kudo_suite::add];

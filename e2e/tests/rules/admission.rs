@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kube::api::{Patch, PatchParams, PostParams};
 use podops_api::transition_rule::{FailurePolicy, PodTransitionRule};
-use podops_e2e::{
+use podops_test_cluster::{
     control_plane::ControlPlane,
     suite::{Lane, Suite},
 };

@@ -11,13 +11,13 @@ use podops_api::{
     collaset::CollaSetStatus, condition, lifecycle, transition_rule::PodTransitionRuleStatus,
     well_known,
 };
+use podops_bench::soak;
 use podops_client::shell::clock;
-use podops_e2e::{
+use podops_test_cluster::{
     availability::{AvailabilityMonitor, TEAM},
     cluster::{TIMEOUT, TestCluster, app, eventually, image, programs},
     http,
     scenarios::Scenario,
-    soak,
     suite::{Lane, Suite},
 };
 use serde_json::{Value, json};

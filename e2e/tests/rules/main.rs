@@ -7,9 +7,8 @@ mod budgets;
 mod rule_kinds;
 mod webhooks;
 
+use podops_test_cluster::suite::Suite;
 use std::process::ExitCode;
-
-use podops_e2e::suite::Suite;
 
 fn main() -> ExitCode {
     let files = [admission::add, budgets::add, rule_kinds::add, webhooks::add];

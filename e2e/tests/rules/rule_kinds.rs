@@ -12,7 +12,7 @@ use podops_api::{
     lifecycle::{COLLASET, LabelKind},
     well_known,
 };
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, TestCluster, app, eventually, image, programs},
     suite::{Group, Lane, Suite, all_requests_are_permitted, new_cluster},
 };

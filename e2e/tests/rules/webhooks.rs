@@ -17,7 +17,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
 };
 use podops_api::{condition, lifecycle::LabelKind, transition_rule::PodTransitionRule, well_known};
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, image, programs},
     process::Signal,
     suite::{Lane, Suite},

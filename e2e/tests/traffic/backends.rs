@@ -27,7 +27,7 @@ use podops_api::{
     lifecycle::{COLLASET, LabelKind},
     well_known,
 };
-use podops_e2e::{
+use podops_test_cluster::{
     balancers::{Haproxy, Xds, envoy, free_address},
     cluster::{TIMEOUT, TestCluster, eventually, image, is_true, programs},
     server,

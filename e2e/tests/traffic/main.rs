@@ -5,9 +5,8 @@
 mod backends;
 mod services;
 
+use podops_test_cluster::suite::Suite;
 use std::process::ExitCode;
-
-use podops_e2e::suite::Suite;
 
 fn main() -> ExitCode {
     let files = [backends::add, services::add];

@@ -18,7 +18,7 @@ use podops_api::{
     lifecycle::{COLLASET, LabelKind},
     well_known,
 };
-use podops_e2e::{
+use podops_test_cluster::{
     balancers::Haproxy,
     cluster::{
         OPERATORS, TIMEOUT, TestCluster, app, eventually, image, is_rolled_out, is_true, programs,

@@ -3,6 +3,7 @@
 use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, ensure};
+use podops_test_programs::Programs;
 
 use super::{
     chart,
@@ -35,8 +36,8 @@ const CHART: [&str; 3] =
 /// # Errors
 ///
 /// If kubectl cannot be found or built, or rejects a kustomization.
-pub(super) fn write(release: &Release, images: &[Digest], programs: &Path) -> anyhow::Result<()> {
-    let kubectl = kubectl(programs)?;
+pub(super) fn write(release: &Release, images: &[Digest]) -> anyhow::Result<()> {
+    let kubectl = Programs::find_kubectl()?;
     let crds = kustomize(&kubectl, &sources::root().join("crds"))?;
     fs::write(release.output.join(DEFINITIONS), &crds)?;
     let of_kudo = kustomize(&kubectl, &sources::root().join("crds/kudo"))?;
@@ -85,13 +86,4 @@ fn kustomize(kubectl: &Path, directory: &Path) -> anyhow::Result<Vec<u8>> {
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "kubectl kustomize failed: {}", error.trim());
     Ok(output.stdout)
-}
-
-/// Path of kubectl, which `podops-e2e` finds or builds.
-fn kubectl(programs: &Path) -> anyhow::Result<std::path::PathBuf> {
-    let output = Command::new(programs.join("podops-e2e")).arg("kubectl").output();
-    let output = output.context("starting podops-e2e")?;
-    let error = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "kubectl cannot be found or built: {}", error.trim());
-    Ok(String::from_utf8(output.stdout)?.trim().into())
 }

@@ -11,7 +11,7 @@ use crate::sources;
 pub(super) enum Role {
     /// A crate in `crates/`, outside its tests.
     Product,
-    /// The `e2e` or `xtask` crate, outside its tests.
+    /// The `e2e` and `xtask` crates and [`TOOLS`], outside their tests.
     Tooling,
     /// Tests, models, simulations.
     Test,
@@ -81,15 +81,19 @@ impl RustFile {
     }
 }
 
+/// Crates that only tests, the demo and measurements use.
+const TOOLS: [&str; 3] = ["crates/bench/", "crates/test-cluster/", "crates/test-programs/"];
+
 fn role(path: &str) -> Role {
     let is_test = path.contains("/tests/")
         || path.ends_with("/tests.rs")
         || path.contains("/simulation/")
         || path.ends_with("/simulation.rs")
         || path.starts_with("crates/model-support/");
+    let is_tool = TOOLS.iter().any(|tool| path.starts_with(tool));
     if is_test {
         Role::Test
-    } else if path.starts_with("crates/") {
+    } else if path.starts_with("crates/") && !is_tool {
         Role::Product
     } else {
         Role::Tooling

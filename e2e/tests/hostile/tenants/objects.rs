@@ -4,7 +4,7 @@ use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::PostParams};
 use podops_api::well_known;
-use podops_e2e::tenant::Tenant;
+use podops_test_cluster::tenant::Tenant;
 use serde_json::{Value, json};
 
 /// Number of Pods with 0.8 MB of labels each: more than the smallest memory limit, which the test

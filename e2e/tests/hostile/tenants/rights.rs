@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use kube::ResourceExt as _;
 use podops_api::well_known;
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, TestCluster, eventually},
     forged_review::{eviction, post},
     process::{Signal, signal},

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use podops_api::well_known;
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, eventually},
     tenant::Tenant,
 };

@@ -9,7 +9,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
 };
 use podops_api::{collaset::CollaSet, well_known};
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, eventually},
     tenant::{Tenant, collaset},
 };

@@ -1,11 +1,10 @@
 //! Commands that cannot succeed: an error in one line, and an exit status.
 
-use std::{path::Path, process::Command};
-
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TestCluster, programs},
     suite::{Lane, Suite},
 };
+use std::{path::Path, process::Command};
 
 use super::{podops_as, stranger};
 

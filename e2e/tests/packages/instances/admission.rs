@@ -1,6 +1,6 @@
 //! Writes that the admission policy of Instances rejects, and those that it accepts.
 
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, eventually},
     suite::{Lane, Suite},
 };
@@ -131,7 +131,7 @@ async fn admission_rejects_what_can_never_be_right() {
         async || Ok(cluster.try_patch(&json!({ "parameters": { "FIXED": "b" } })).await.is_empty());
     eventually(TIMEOUT, is_stored).await.unwrap();
     cluster.wait_until("toy", |found| is_degraded(found, "True")).await;
-    let manifest = podops_e2e::cluster::root().join(binding);
+    let manifest = podops_test_cluster::cluster::root().join(binding);
     cluster.kubectl(&["apply", "-f", manifest.to_str().unwrap()]).await;
     let is_rejected = async || Ok(cluster.try_instance(&missing).await.contains(owner));
     eventually(TIMEOUT, is_rejected).await.unwrap();

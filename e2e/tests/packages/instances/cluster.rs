@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
-use podops_e2e::{
+use podops_test_cluster::{
     audit::Request,
     cluster::{INSTANCE_OPERATOR, TIMEOUT, TestCluster, eventually, programs},
 };

@@ -1,13 +1,12 @@
 //! Faults of the cluster: requests that fail until their cause ends, a namespace that is being deleted, and
 //! an API server that is killed, suspended or slow.
 
-use std::time::{Duration, Instant};
-
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::eventually,
     suite::{Lane, Suite},
 };
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 
 use super::{

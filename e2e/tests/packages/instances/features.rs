@@ -1,7 +1,7 @@
 //! Features of steps, tasks and templates besides objects, on the real API server: conditions in
 //! CEL, pruning, time limits, `onFailure`, `paused`, graceful deletion, and Jobs that are replaced.
 
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{INSTANCE_OPERATOR, TIMEOUT, TestCluster, eventually, programs},
     suite::{Lane, Suite},
 };

@@ -1,9 +1,7 @@
 //! Plans that update, scale and delete a CollaSet behind HAProxy: no request fails, and no step is
 //! complete before its rollout is.
 
-use std::time::Duration;
-
-use podops_e2e::{
+use podops_test_cluster::{
     availability::AvailabilityMonitor,
     cluster::{image, programs},
     package_rollout::{self, OUT_MAX, PODS},
@@ -11,6 +9,7 @@ use podops_e2e::{
     suite::{Lane, Suite},
     traffic::Load,
 };
+use std::time::Duration;
 
 use serde_json::json;
 

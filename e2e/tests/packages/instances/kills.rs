@@ -1,6 +1,6 @@
 //! The operator is killed at random points of runs.
 
-use podops_e2e::{
+use podops_test_cluster::{
     package_kills,
     suite::{Lane, Suite},
 };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use podops_e2e::{
+use podops_test_cluster::{
     cluster::{INSTANCE_OPERATOR, TIMEOUT, eventually},
     process::{Signal, signal},
     suite::{Lane, Suite},

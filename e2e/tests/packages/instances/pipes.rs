@@ -1,7 +1,7 @@
 //! Pipe tasks: files of a Pod become ConfigMaps and Secrets.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use podops_e2e::cluster::{INSTANCE_OPERATOR, TIMEOUT, eventually};
+use podops_test_cluster::cluster::{INSTANCE_OPERATOR, TIMEOUT, eventually};
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, apply, plan, step};

@@ -1,6 +1,6 @@
 //! Records in the status before a run changes objects.
 
-use podops_e2e::cluster::{INSTANCE_OPERATOR, TIMEOUT, eventually};
+use podops_test_cluster::cluster::{INSTANCE_OPERATOR, TIMEOUT, eventually};
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, config_map, plan, step};

@@ -1,6 +1,6 @@
 //! Parameters from Secrets.
 
-use podops_e2e::cluster::{INSTANCE_OPERATOR, TIMEOUT, eventually};
+use podops_test_cluster::cluster::{INSTANCE_OPERATOR, TIMEOUT, eventually};
 use serde_json::json;
 
 use super::{

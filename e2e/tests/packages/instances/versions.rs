@@ -1,6 +1,6 @@
 //! OperatorVersions that are changed or deleted while a run of them is under way.
 
-use podops_e2e::cluster::INSTANCE_OPERATOR;
+use podops_test_cluster::cluster::INSTANCE_OPERATOR;
 use serde_json::json;
 
 use super::{cluster::Cluster, toy};

@@ -10,7 +10,7 @@ use podops_api::kudo::{ExecutionStatus, Instance, OperatorVersion};
 use serde_json::json;
 
 use super::rows::{Rows, count_at_most, zero};
-use crate::{
+use podops_test_cluster::{
     audit::Request,
     availability::AvailabilityMonitor,
     cluster::eventually,

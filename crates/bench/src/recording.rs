@@ -8,14 +8,13 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use serde_json::json;
-use tokio::{io::AsyncReadExt as _, task::JoinSet, time::sleep};
-
-use crate::{
+use podops_test_cluster::{
     cluster::{TestCluster, eventually},
     nodes::Delays,
     terminal::{Size, Terminal},
 };
+use serde_json::json;
+use tokio::{io::AsyncReadExt as _, task::JoinSet, time::sleep};
 
 /// Size of the terminal.
 const SIZE: Size = Size::new(100, 12);

@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use podops_test_programs::GoProject;
-
-use crate::{
+use podops_test_cluster::{
     cluster::{TIMEOUT, TestCluster, eventually},
     control_plane::free_ports,
     process::{Spec, SupervisedProcess},
 };
+use podops_test_programs::GoProject;
 
 /// Argo Rollouts. Later versions need a later version of Go.
 pub(super) const ARGO_ROLLOUTS: GoProject = GoProject {

@@ -260,7 +260,7 @@ impl ControlPlane {
         let mut command = Command::new("sh");
         command.args(["-euc", script]).env("PATH", path);
         command.env("KUBECONFIG", self.dir.path().join(ADMIN));
-        command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+        command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
         let output = command.output().await?;
         let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
         if !output.status.success() {

@@ -1221,7 +1221,7 @@ fn webhooks(configuration: &DynamicObject) -> &[Value] {
 /// Root directory of this repository.
 #[must_use]
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Image of a Pod's first container.

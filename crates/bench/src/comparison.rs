@@ -1,4 +1,4 @@
-//! `podops-e2e bench --comparison`: ten servers behind HAProxy are updated, scaled and deleted under load, as Pods of
+//! `podops-bench bench --comparison`: ten servers behind HAProxy are updated, scaled and deleted under load, as Pods of
 //! Podops and of other workloads. Reports failed requests, durations and writes as a Markdown page.
 
 mod ingress;
@@ -23,15 +23,16 @@ use self::{
     readiness::{are_in_service, is_in_service},
     workload::{Drain, PODS, Workload},
 };
-use crate::{
+use podops_test_cluster::{
     audit::Request,
     balancers::Haproxy,
     cluster::{TestCluster, eventually},
-    page::conditions,
     process::SupervisedProcess,
     server,
     traffic::Load,
 };
+
+use crate::page::conditions;
 
 /// Number of servers for which HAProxy has room: those of two updates, so that none takes the place of another at once.
 const SLOTS: usize = 40;

@@ -3,8 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use podops_api::well_known;
-
-use crate::cluster::{image, is_true};
+use podops_test_cluster::cluster::{image, is_true};
 
 /// Returns whether a Pod is ready, and not being deleted.
 pub(super) fn is_ready(pod: &Pod) -> bool {

@@ -12,16 +12,16 @@ use plotters::{
     style::Color as _,
 };
 use podops_api::{kudo::ExecutionStatus, operation_job::Progress};
-use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
-
-use crate::{
+use podops_test_cluster::{
     cluster::{INSTANCE_OPERATOR, OPERATORS, TestCluster, app, root},
     nodes::Delays,
-    panels::{Panel, panels},
     prometheus::{Prometheus, Series},
     run_to_end::{run_job, run_plan},
 };
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::panels::{Panel, panels};
 
 /// Dashboards, in the repository.
 const DASHBOARDS: &str = "deploy/monitoring/dashboards";

@@ -1,4 +1,4 @@
-//! `podops-e2e bench --packages`: the targets of instance-operator and `kubectl kudo`.
+//! `podops-bench bench --packages`: the targets of instance-operator and `kubectl kudo`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,16 +25,16 @@ use super::{
         BINARY_SIZE_LIMIT_MB, Row, Rows, at_most, count_at_most, print_step, without_target, zero,
     },
 };
-use crate::{
+use podops_test_cluster::{
     audit::Request,
     cluster::{INSTANCE_OPERATOR, TIMEOUT, TestCluster, eventually},
     folders,
     measure::Process,
-    package_kills,
-    packages::folder_of,
-    permissions,
+    package_kills, permissions,
     process::cpu_time,
 };
+
+use crate::packages::folder_of;
 
 /// Number of Instances at rest, and of objects of each.
 const INSTANCES: usize = 500;

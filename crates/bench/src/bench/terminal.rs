@@ -9,7 +9,7 @@ use super::{
     rows::{Rows, at_most},
     sets::{delete_all_sets, wait_until_rolled_out},
 };
-use crate::{
+use podops_test_cluster::{
     cluster::TestCluster,
     process::{cpu_time, memory},
     terminal::{Size, Terminal},

@@ -25,11 +25,12 @@ use self::{
     package::{ChangedParameter, NOT_ALLOWED, PackageFolder},
     repository::Repository,
 };
-use crate::{
+use podops_test_cluster::{
     cluster::{INSTANCE_OPERATOR, TestCluster, eventually},
     package_history::{Killed, PackageHistory},
-    page::conditions,
 };
+
+use crate::page::conditions;
 
 /// Folder of the community packages, which are data that is not committed, from the root of the repository.
 pub const COMMUNITY: &str = "../shared/kudo/packages";

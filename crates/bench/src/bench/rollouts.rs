@@ -16,7 +16,7 @@ use super::{
     rows::{Row, Rows, at_most, count_at_most, zero},
     sets::{SMALL, WAIT_TIMEOUT, delete_all_sets, wait_until_rolled_out},
 };
-use crate::{
+use podops_test_cluster::{
     availability::AvailabilityMonitor,
     cluster::{TestCluster, eventually, image},
     measure::{Cost, Process},

@@ -1,4 +1,4 @@
-//! `podops-e2e bench`: measures all performance targets in one run, and reports them as a Markdown
+//! `podops-bench bench`: measures all performance targets in one run, and reports them as a Markdown
 //! table.
 
 use std::{
@@ -15,17 +15,17 @@ use kube::{
 };
 use podops_api::well_known;
 
-use serde_json::{Value, json};
-
-use crate::{
+use podops_test_cluster::{
     availability::AvailabilityMonitor,
     balancers::Haproxy,
     cluster::{OPERATORS, TestCluster, eventually, memory_limit_mebibytes},
     measure::{Cost, Process},
-    page::conditions,
     scenarios::Scenario,
     traffic::{Load, server_set, update_recreate_and_scale, update_without_consist},
 };
+use serde_json::{Value, json};
+
+use crate::page::conditions;
 
 mod comparisons;
 mod package_rows;

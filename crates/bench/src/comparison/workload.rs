@@ -4,9 +4,8 @@ use kube::{
     Api,
     api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
 };
+use podops_test_cluster::cluster::TestCluster;
 use serde_json::{Value, json};
-
-use crate::cluster::TestCluster;
 
 /// Number of Pods.
 pub(super) const PODS: usize = 10;

@@ -11,12 +11,11 @@ use anyhow::Context as _;
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use fastrand::Rng;
 use indicatif::ProgressBar;
-use serde_json::json;
-
-use crate::{
+use podops_test_cluster::{
     availability::{AvailabilityMonitor, TEAM},
     cluster::{OPERATORS, TestCluster},
 };
+use serde_json::json;
 
 /// Timeout of each rollout.
 const ROLLOUT_TIMEOUT: Duration = Duration::from_secs(240);

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::readiness::is_ready;
-use crate::{cluster::TestCluster, server};
+use podops_test_cluster::{cluster::TestCluster, server};
 
 /// Follows the Pods until it is dropped.
 pub(super) struct Ingress {
@@ -115,7 +115,7 @@ impl Slots {
     }
 }
 
-/// Name of the server in a slot, in the configuration of [`crate::balancers::Haproxy`].
+/// Name of the server in a slot, in the configuration of [`podops_test_cluster::balancers::Haproxy`].
 fn name(slot: usize) -> String {
     format!("web/web{}", slot + 1)
 }

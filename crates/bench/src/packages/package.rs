@@ -8,8 +8,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use go_template::printed;
 use podops_packages::manifest::{OperatorManifest, ParametersManifest};
-
-use crate::folders;
+use podops_test_cluster::folders;
 
 const OPERATOR_FILE: &str = "operator.yaml";
 const PARAMETERS_FILE: &str = "params.yaml";

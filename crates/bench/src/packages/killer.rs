@@ -3,12 +3,11 @@
 use std::{pin::pin, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::{select, time::sleep};
-
-use crate::{
+use podops_test_cluster::{
     cluster::{INSTANCE_OPERATOR, TestCluster},
     process::Signal,
 };
+use tokio::{select, time::sleep};
 
 /// Seed of the points in time.
 const SEED: u64 = 18;

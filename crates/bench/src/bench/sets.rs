@@ -7,8 +7,7 @@ use kube::{
     ResourceExt as _,
     api::{DeleteParams, ListParams},
 };
-
-use crate::cluster::{TestCluster, eventually, is_rolled_out};
+use podops_test_cluster::cluster::{TestCluster, eventually, is_rolled_out};
 
 /// Number of Pods of the small CollaSet, for cost per Pod.
 pub(super) const SMALL: usize = 100;
