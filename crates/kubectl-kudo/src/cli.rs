@@ -4,6 +4,7 @@ use std::{convert::Infallible, env, path::PathBuf};
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use podops_packages::verify::ParameterCheck;
+use podops_terminal::connection::ContextArgs;
 
 use crate::{failure::Failure, repository::Versions};
 
@@ -42,12 +43,9 @@ pub struct Connection {
     /// File with the contexts; $KUBECONFIG, or ~/.kube/config by default
     #[arg(long, global = true, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig; its current one by default
-    #[arg(long, global = true)]
-    pub context: Option<String>,
-    /// Namespace; that of the context by default
-    #[arg(short, long, global = true)]
-    pub namespace: Option<String>,
+    /// Context and namespace.
+    #[command(flatten)]
+    pub context: ContextArgs,
     /// Timeout of one request in seconds; 0 is none
     #[arg(long, global = true, default_value_t = 0, value_name = "SECONDS")]
     pub request_timeout: u64,

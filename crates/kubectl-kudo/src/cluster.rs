@@ -62,8 +62,11 @@ impl Cluster {
         let patient = config(connection).await?;
         let seconds = connection.request_timeout;
         let timeout = (seconds > 0).then(|| Duration::from_secs(seconds));
-        let namespace =
-            connection.namespace.clone().unwrap_or_else(|| patient.default_namespace.clone());
+        let namespace = connection
+            .context
+            .namespace
+            .clone()
+            .unwrap_or_else(|| patient.default_namespace.clone());
         let server = patient.cluster_url.to_string();
         let client = Client::try_from(limited(patient.clone(), timeout))?;
         let cluster = Self { client, timeout, patient, namespace, server };
@@ -274,8 +277,10 @@ fn limited(mut config: Config, timeout: Option<Duration>) -> Config {
 }
 
 async fn config(connection: &Connection) -> anyhow::Result<Config> {
-    let options =
-        KubeConfigOptions { context: connection.context.clone(), ..KubeConfigOptions::default() };
+    let options = KubeConfigOptions {
+        context: connection.context.context.clone(),
+        ..KubeConfigOptions::default()
+    };
     let config = match &connection.kubeconfig {
         Some(path) => {
             let file = Kubeconfig::read_from(path).context(UNREADABLE)?;

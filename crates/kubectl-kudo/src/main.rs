@@ -14,7 +14,6 @@ use crate::cluster::Cluster;
 
 mod commands;
 
-mod clock;
 mod cluster;
 mod download;
 mod find;
@@ -26,7 +25,7 @@ mod output;
 async fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return podops_command_line::usage_status(&error, ""),
+        Err(error) => return podops_terminal::errors::usage_status(&error, ""),
     };
     match run(cli).await {
         Ok(()) => ExitCode::SUCCESS,
@@ -36,7 +35,7 @@ async fn main() -> ExitCode {
             if matches!(failure, Some(Failure::Differences)) {
                 return status;
             }
-            podops_command_line::report(&error);
+            podops_terminal::errors::report(&error);
             status
         }
     }

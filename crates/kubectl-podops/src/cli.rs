@@ -7,6 +7,7 @@ use clap_complete::Shell;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use podops_api::deletion_policy::DeletionPolicy;
 use podops_api::int_or_percent;
+use podops_terminal::connection::ContextArgs;
 
 use crate::{
     target::{InvalidArgument, Target, node_name, pod_name, set_name},
@@ -29,12 +30,9 @@ pub struct Cli {
 /// Which cluster and namespace.
 #[derive(Args, Debug)]
 pub struct Connection {
-    /// Context of the kubeconfig; its current one by default
-    #[arg(long, global = true)]
-    pub context: Option<String>,
-    /// Namespace; that of the context by default
-    #[arg(short, long, global = true)]
-    pub namespace: Option<String>,
+    /// Context and namespace.
+    #[command(flatten)]
+    pub context: ContextArgs,
     /// Namespace of the operators
     #[arg(long, global = true, default_value = "podops-system")]
     pub operator_namespace: String,

@@ -31,13 +31,13 @@ use kube::{
 use kubectl_podops::{
     answer::is_not_found,
     cli::{ContainerImage, Output, Rollout},
-    clock,
     explain::{Explanation, explain_node, explain_pod, explain_set},
     facts,
     rollout::{self, Progress, history, previous, progress},
     target::Target,
 };
 use podops_api::collaset::CollaSet;
+use podops_terminal::clock;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 

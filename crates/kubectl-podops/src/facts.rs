@@ -9,9 +9,10 @@ use podops_api::{
     collaset::CollaSet, operation_job::OperationJob, pod_decoration::PodDecoration,
     transition_rule::PodTransitionRule, well_known,
 };
+use podops_terminal::clock;
 use serde::de::DeserializeOwned;
 
-use crate::{answer::is_not_found, clock, explain::Facts, installation::OPERATORS};
+use crate::{answer::is_not_found, explain::Facts, installation::OPERATORS};
 
 /// Duration of a Lease whose spec has none.
 const LEASE_SECONDS: i32 = 15;

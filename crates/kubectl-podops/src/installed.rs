@@ -5,10 +5,10 @@ use kube::{
     api::{ApiResource, DynamicObject},
     core::GroupVersionKind,
 };
+use podops_terminal::clock;
 
 use crate::{
     answer::is_not_found,
-    clock,
     facts::operators,
     installation::{Installation, Kind, Object, Scope, kinds},
     inventory,

@@ -23,12 +23,9 @@ pub mod tree;
 pub mod uninstall;
 
 pub mod finding;
-pub mod fit;
 pub mod installation;
 pub mod names;
 mod pods;
-
-pub mod clock;
 
 pub mod answer;
 pub mod facts;

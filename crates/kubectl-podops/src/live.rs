@@ -23,13 +23,12 @@ use podops_api::{
     collaset::CollaSet, operation_job::OperationJob, pod_decoration::PodDecoration,
     transition_rule::PodTransitionRule, well_known,
 };
-use podops_command_line::one_line;
+use podops_terminal::{clock, errors::one_line};
 use serde::de::DeserializeOwned;
 use tokio::{sync::Notify, task::JoinSet, time::sleep};
 
 use crate::{
     answer::{is_not_found, rejection},
-    clock,
     explain::Facts,
     facts::{self, Operators},
 };

@@ -16,19 +16,18 @@ use crate::commands::pods::{PodCommand, change as change_pods};
 
 mod commands;
 mod output;
-mod screen;
 mod session;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return podops_command_line::usage_status(&error, "; see --help"),
+        Err(error) => return podops_terminal::errors::usage_status(&error, "; see --help"),
     };
     match Box::pin(run(cli)).await {
         Ok(status) => status,
         Err(error) => {
-            podops_command_line::report(&error);
+            podops_terminal::errors::report(&error);
             ExitCode::FAILURE
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use kube::{Client, Config, config::KubeConfigOptions};
 use kubectl_podops::cli::Connection;
+use podops_terminal::connection::ContextArgs;
 use tokio::time::timeout;
 
 /// Time in which the API server must answer the first request.
@@ -24,7 +25,7 @@ pub(crate) struct Session {
 ///
 /// If it cannot be read, or the API server cannot be reached or does not answer.
 pub(crate) async fn connect(connection: Connection) -> anyhow::Result<Session> {
-    let Connection { context, namespace, operator_namespace } = connection;
+    let Connection { context: ContextArgs { context, namespace }, operator_namespace } = connection;
     let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
     let config = match options.context {
         None => Config::infer().await.map_err(anyhow::Error::from),

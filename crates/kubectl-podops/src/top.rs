@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use podops_api::transition_rule::PodTransitionRule;
+use podops_terminal::fit::fit;
 use serde::Serialize;
 
 use crate::{
     explain::{self, Facts, age},
-    fit::fit,
     pods::{is_in_service, name, operations},
 };
 

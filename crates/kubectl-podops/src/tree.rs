@@ -9,11 +9,11 @@ use podops_api::{
     lifecycle::{Operation, Phase, PodLifecycle},
     well_known,
 };
+use podops_terminal::fit::fit;
 use serde::Serialize;
 
 use crate::{
     explain::{self, Facts, age},
-    fit::fit,
     pods::{has_condition, has_failed, is_in_service, label, labels, name},
 };
 

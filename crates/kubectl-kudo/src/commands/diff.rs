@@ -25,7 +25,6 @@ use uuid::Uuid;
 
 use super::{given, move_to};
 use crate::{
-    clock,
     cluster::{Cluster, instance_name},
     find::Finder,
     live::Live,
@@ -137,7 +136,7 @@ impl Previews<'_> {
         depth: usize,
     ) -> anyhow::Result<Vec<PreviewedRun>> {
         self.live.try_as(self.writer_of(&observed).await?);
-        let mut preview = Preview::new(observed, &self.former, clock::now());
+        let mut preview = Preview::new(observed, &self.former, podops_terminal::clock::now());
         complete(&mut preview, &mut self.live).await?;
         for child in preview.children() {
             let id = ObjectId::of(&child);

@@ -4,9 +4,10 @@ use kube::{ResourceExt, api::ListParams};
 use kubectl_kudo::{
     cli::Connection,
     failure::Failure,
-    text::{Format, Node, list},
+    text::{Format, list},
 };
 use podops_api::kudo::{Instance, Operator, OperatorVersion};
+use podops_terminal::tree::Node;
 use serde_json::Value;
 
 use crate::{cluster::Cluster, output::print};

@@ -7,13 +7,17 @@ use kubectl_kudo::{
     cli::{Connection, ListCommand, PackageCommand, Search},
     resolve::Packages as _,
     source::Source,
-    text::{Format, Node, Table, object, wrapped},
+    text::{Format, object},
 };
 use podops_api::kudo::{Parameter, Strategy, Task};
 use podops_packages::{
     archive, convert,
     package::Package,
     verify::{Report, check_parameters, verify},
+};
+use podops_terminal::{
+    table::{Table, wrapped},
+    tree::Node,
 };
 use serde_json::json;
 

@@ -6,7 +6,7 @@ use instance_operator::run::shown;
 use jiff::Timestamp;
 use podops_api::kudo::{ExecutionStatus, Instance, OperatorVersionSpec, PlanRun};
 
-use crate::text::Node;
+use podops_terminal::tree::Node;
 
 /// Returns the plans of an Instance, each with its known runs, latest first.
 #[must_use]

@@ -7,7 +7,7 @@ use podops_api::kudo::{
     Strategy,
 };
 
-use crate::text::Node;
+use podops_terminal::tree::Node;
 
 /// Returns the plans of an Instance; `None` if no plan has ever run.
 #[must_use]

@@ -11,11 +11,12 @@ use kubectl_podops::{
     tree,
 };
 use podops_api::collaset::CollaSet;
+use podops_terminal::screen::Screen;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::MANAGER;
-use crate::{output::print_line, screen::Screen, session::Session};
+use crate::{output::print_line, session::Session};
 
 /// Interval of redraws.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(500);

@@ -8,8 +8,9 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use kubectl_podops::{clock, pod_change};
+use kubectl_podops::pod_change;
 use podops_api::deletion_policy::DeletionPolicy;
+use podops_terminal::clock;
 use serde_json::Value;
 
 use super::MANAGER;

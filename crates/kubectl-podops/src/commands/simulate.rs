@@ -18,12 +18,13 @@ use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
 };
-use kubectl_podops::{answer::is_not_found, cli::Output, clock, inventory, simulate};
+use kubectl_podops::{answer::is_not_found, cli::Output, inventory, simulate};
 use podops_api::{
     collaset::CollaSet, int_or_percent, pod_decoration::PodDecoration,
     resource_context::ResourceContext, transition_rule::PodTransitionRule,
 };
 use podops_simulation::{Namespace, Settings};
+use podops_terminal::clock;
 use serde_json::Value;
 
 use crate::{output::print, session::Session};

@@ -3,12 +3,12 @@
 use std::{pin::pin, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
-use kubectl_podops::{cli::Output, explain::Facts, fit::fit, live::Live, top, tree};
+use kubectl_podops::{cli::Output, explain::Facts, live::Live, top, tree};
+use podops_terminal::{fit::fit, screen::Screen};
 use tokio::time::sleep;
 
 use crate::{
     output::{closed, print},
-    screen::Screen,
     session::Session,
 };
 

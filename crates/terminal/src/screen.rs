@@ -5,24 +5,27 @@ use std::io::{self, Write as _};
 use console::Term;
 
 /// Output that shows the present state.
-pub(crate) struct Screen {
+pub struct Screen {
     term: Term,
     shown: Vec<String>,
 }
 
 impl Screen {
-    /// The standard output.
-    pub(crate) fn stdout() -> Self {
+    /// Returns the standard output.
+    #[must_use]
+    pub fn stdout() -> Self {
         Self { term: Term::stdout(), shown: Vec::new() }
     }
 
     /// Returns true if lines are redrawn in place.
-    pub(crate) fn is_terminal(&self) -> bool {
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
         self.term.is_term()
     }
 
     /// Maximum number of characters in a line; unlimited unless the output is a terminal.
-    pub(crate) fn width(&self) -> usize {
+    #[must_use]
+    pub fn width(&self) -> usize {
         self.term.size_checked().map_or(usize::MAX, |(_, width)| usize::from(width))
     }
 
@@ -32,7 +35,7 @@ impl Screen {
     /// # Errors
     ///
     /// If the output is closed.
-    pub(crate) fn show(&mut self, lines: Vec<String>) -> io::Result<()> {
+    pub fn show(&mut self, lines: Vec<String>) -> io::Result<()> {
         if lines == self.shown {
             return Ok(());
         }
