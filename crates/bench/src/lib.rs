@@ -8,3 +8,4 @@ pub mod panels;
 pub mod plots;
 pub mod recording;
 pub mod soak;
+mod terminal;

@@ -11,10 +11,11 @@ use parking_lot::Mutex;
 use podops_test_cluster::{
     cluster::{TestCluster, eventually},
     nodes::Delays,
-    terminal::{Size, Terminal},
 };
 use serde_json::json;
 use tokio::{io::AsyncReadExt as _, task::JoinSet, time::sleep};
+
+use crate::terminal::{Size, Terminal};
 
 /// Size of the terminal.
 const SIZE: Size = Size::new(100, 12);

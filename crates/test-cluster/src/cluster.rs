@@ -19,13 +19,12 @@ use podops_api::collaset::CollaSetStatus;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use self::operators::{Operators, Settings};
 use crate::{
     control_plane::ControlPlane,
     nodes::{self, FakeNodes},
+    operator_processes::{Operators, Settings},
 };
-
-pub use self::operators::memory_limit_mebibytes;
+pub use crate::{folders::root, operator_processes::memory_limit_mebibytes};
 
 /// The operator that runs packages, which is started by itself.
 pub const INSTANCE_OPERATOR: &str = "instance-operator";
@@ -244,12 +243,6 @@ impl TestCluster {
     pub fn nodes(&self) -> anyhow::Result<&FakeNodes> {
         self.nodes.as_deref().context("an attached cluster has no fake nodes")
     }
-}
-
-/// Root directory of this repository.
-#[must_use]
-pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Image of a Pod's first container.

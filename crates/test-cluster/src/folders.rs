@@ -1,9 +1,18 @@
-//! Copies and reads folders of packages.
+//! The folder of this repository, and copies of folders of packages.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context as _;
 use podops_packages::package::Files;
+
+/// Root directory of this repository.
+#[must_use]
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
 
 /// Copies a folder with everything in it.
 ///

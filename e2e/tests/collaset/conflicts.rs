@@ -18,7 +18,7 @@ const REJECTED_MAX: usize = PODS / 2;
 
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {
-    suite.scenario(Lane::Waiting, no_write_conflicts_with_prompt_kubelets)
+    suite.scenario(Lane::Beside, no_write_conflicts_with_prompt_kubelets)
 }
 
 async fn no_write_conflicts_with_prompt_kubelets() {

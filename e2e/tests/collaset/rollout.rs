@@ -34,7 +34,7 @@ async fn assert_completion_is_reported(cluster: &TestCluster) {
 
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {
-    suite.scenario(Lane::Waiting, a_collaset_lifetime_needs_few_api_requests)
+    suite.scenario(Lane::Beside, a_collaset_lifetime_needs_few_api_requests)
 }
 
 async fn a_collaset_lifetime_needs_few_api_requests() {

@@ -12,8 +12,9 @@ use super::{
 use podops_test_cluster::{
     cluster::TestCluster,
     process::{cpu_time, memory},
-    terminal::{Size, Terminal},
 };
+
+use crate::terminal::{Size, Terminal};
 
 /// Number of Pods that are shown.
 const PODS: usize = 1000;

@@ -97,10 +97,9 @@ impl Reconciler for InstanceController {
         let key = ObjectKey::of(instance);
         let mut observed = Observed::of(instance);
         let earlier = self.continue_status(instance, &mut observed, memory).await;
-        let Some(client) = self.client_for(instance, &observed).await else {
+        let Some(objects) = self.objects_of(instance, &observed).await else {
             return Ok(Reconciled::AwaitChange);
         };
-        let objects = Objects { client, types: &self.types };
         let access = self.access(&key, &objects);
         self.add_known(&key, &mut observed, memory).await?;
         let sources = read_sources(&access, &mut observed).await;
@@ -176,17 +175,17 @@ impl InstanceController {
         }
     }
 
-    /// Returns the client that reads and writes the objects of an Instance, as its ServiceAccount,
-    /// or as the operator without one. Returns `None` and publishes an event if the name of the
-    /// ServiceAccount is invalid.
-    async fn client_for(&self, instance: &Instance, observed: &Observed) -> Option<Client> {
+    /// Returns access to the objects of an Instance, as its ServiceAccount, or as the operator
+    /// without one. Returns `None` and publishes an event if the name of the ServiceAccount is
+    /// invalid.
+    async fn objects_of(&self, instance: &Instance, observed: &Observed) -> Option<Objects<'_>> {
         let own = &observed.spec.service_account_name;
         let name = if own.is_empty() { &self.default_service_account } else { own };
         if name.is_empty() {
-            return Some(self.client.clone());
+            return Some(Objects { client: self.client.clone(), types: &self.types });
         }
         match self.accounts.client(&observed.namespace, name) {
-            Ok(client) => Some(client),
+            Ok(client) => Some(Objects { client, types: &self.types }),
             Err(error) => {
                 let message = format!("spec.serviceAccountName: {error}");
                 self.publish(instance, &[reasons::INSTANCE_INVALID.with(message)]).await;

@@ -306,8 +306,7 @@ impl Instances {
         if missing == 0 {
             return Allocation::Complete;
         }
-        let mut unused = self.unused(observed);
-        let mut size = self.size();
+        let (mut unused, mut size) = (self.unused(observed), self.size());
         let at_updated = if observed.is_by_label() {
             0
         } else {

@@ -8,12 +8,11 @@ use std::{
 };
 
 use anyhow::Context as _;
+use podops_test_cluster::cluster::TestCluster;
 use tokio::{
     io::AsyncReadExt as _,
     process::{Child, ChildStdout, Command},
 };
-
-use crate::cluster::TestCluster;
 
 /// Size of a terminal.
 #[derive(Clone, Copy, Debug)]
