@@ -163,7 +163,9 @@ async fn scale_out_is_limited(cluster: &TestCluster) {
 }
 
 async fn bad_steps_are_rejected(cluster: &TestCluster) {
-    cluster.create("rejected", 0, "nginx:1").await.unwrap();
+    let steps = json!([{ "partition": 1 }]);
+    let strategy = json!({ "updateStrategy": { "rollingUpdate": { "steps": steps } } });
+    cluster.create_with("rejected", 0, "nginx:1", &strategy).await.unwrap();
     let rejected = async |rolling: Value, part: &str| {
         let spec = json!({ "updateStrategy": { "rollingUpdate": rolling } });
         let error = cluster.patch("rejected", spec).await.unwrap_err();
