@@ -29,7 +29,7 @@ use crate::{
 const AT_A_TIME: usize = 2;
 
 /// Number of live tests that mostly wait and run beside the others.
-const WAITING_AT_A_TIME: usize = 2;
+const WAITING_AT_A_TIME: usize = 3;
 
 /// The longest of the tests without a cluster, which begin first, so that none of them runs alone at the end.
 const LONGEST: [&str; 3] = ["model_rules", "model", "templates"];

@@ -36,7 +36,7 @@ fn random(turn: u64, below: u64) -> u64 {
 pub(crate) fn add(suite: Suite) -> Suite {
     suite
         .scenario(Lane::Long, rollouts_complete_after_operators_are_killed_at_any_time)
-        .scenario(Lane::Long, rollouts_complete_after_api_server_outages)
+        .scenario(Lane::Waiting, rollouts_complete_after_api_server_outages)
         .scenario(Lane::Long, undecodable_set_blocks_no_other_and_sigterm_frees_leases)
         .scenario(Lane::Long, creates_that_conflict_with_a_quota_are_repeated)
         .scenario(Lane::Long, a_write_without_event_stops_no_collaset)

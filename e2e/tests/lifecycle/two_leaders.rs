@@ -44,7 +44,7 @@ const BUDGET: usize = 4;
 
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {
-    suite.scenario(Lane::Waiting, a_suspended_leader_does_nothing_twice)
+    suite.scenario(Lane::Long, a_suspended_leader_does_nothing_twice)
 }
 
 async fn a_suspended_leader_does_nothing_twice() {

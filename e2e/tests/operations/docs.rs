@@ -251,8 +251,8 @@ fn dry_run(yaml: &str, pod: &str) -> Option<String> {
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {
     suite
-        .scenario(Lane::Waiting, commands_and_manifests_of_the_docs_work)
-        .scenario(Lane::Waiting, exceptions_are_still_in_the_docs)
+        .scenario(Lane::Long, commands_and_manifests_of_the_docs_work)
+        .scenario(Lane::Beside, exceptions_are_still_in_the_docs)
 }
 
 async fn commands_and_manifests_of_the_docs_work() {

@@ -28,7 +28,7 @@ use self::cluster::{Cluster, apply, config_map, counts, job, plan, step};
 pub(crate) fn add(suite: Suite) -> Suite {
     let suite = suite
         .group(
-            Group::new("plans", Lane::Long, Cluster::start)
+            Group::new("plans", Lane::Waiting, Cluster::start)
                 .after_each(Cluster::clean)
                 .then(plans_cost_few_requests)
                 .then(a_step_that_waits_costs_no_request)
@@ -42,7 +42,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
                 .then(records::a_run_is_recorded_before_it_changes_objects),
         )
         .group(
-            Group::new("rights_and_files", Lane::Long, Cluster::start)
+            Group::new("rights_and_files", Lane::Waiting, Cluster::start)
                 .after_each(Cluster::clean)
                 .then(secrets::parameters_from_secrets_are_in_force_and_nowhere_in_clear)
                 .then(secrets::a_rejection_does_not_show_the_secret_that_it_quotes)
@@ -57,7 +57,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
                 .then(pipes::reading_files_needs_the_right_to_run_commands),
         )
         .group(
-            Group::new("failing_requests", Lane::Long, Cluster::start_with_admin)
+            Group::new("failing_requests", Lane::Waiting, Cluster::start_with_admin)
                 .after_each(Cluster::clean)
                 .then(cluster_objects_are_deleted_with_the_last_instance)
                 .then(faults::failing_requests_are_reported_until_their_cause_ends)

@@ -64,8 +64,8 @@ pub(crate) fn add(suite: Suite) -> Suite {
         .scenario(Lane::Long, no_request_fails_through_two_envoys)
         .scenario(Lane::Long, no_request_fails_when_draining_takes_ten_seconds)
         .scenario(Lane::Long, pods_behind_two_haproxies_wait_for_both_and_move_to_a_third)
-        .scenario(Lane::Long, aws_targets_are_released_when_deregistration_completes)
-        .scenario(Lane::Long, alibaba_clb_is_observed_as_configured_for_kuperator)
+        .scenario(Lane::Waiting, aws_targets_are_released_when_deregistration_completes)
+        .scenario(Lane::Waiting, alibaba_clb_is_observed_as_configured_for_kuperator)
         .scenario(Lane::Long, employers_of_any_kind_protect_and_release_pods)
 }
 

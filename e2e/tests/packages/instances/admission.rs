@@ -61,7 +61,7 @@ impl Cluster {
 
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {
-    suite.scenario(Lane::Long, admission_rejects_what_can_never_be_right)
+    suite.scenario(Lane::Waiting, admission_rejects_what_can_never_be_right)
 }
 
 /// A spec that can never be valid is rejected when it is written, with the field and the reason.

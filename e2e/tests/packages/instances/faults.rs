@@ -318,7 +318,7 @@ enum Outage {
 
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {
-    suite.scenario(Lane::Long, runs_complete_after_api_server_outages)
+    suite.scenario(Lane::Waiting, runs_complete_after_api_server_outages)
 }
 
 async fn runs_complete_after_api_server_outages() {

@@ -260,7 +260,7 @@ pub(crate) async fn parameters_that_left_the_file_leave_the_child(cluster: &Clus
 
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {
-    suite.scenario(Lane::Long, instances_may_have_a_default_service_account)
+    suite.scenario(Lane::Waiting, instances_may_have_a_default_service_account)
 }
 
 /// An Instance without a ServiceAccount writes as that of the flag, in its own namespace.

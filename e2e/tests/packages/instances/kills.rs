@@ -11,7 +11,7 @@ const KILLS: usize = 12;
 
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {
-    suite.scenario(Lane::Long, killed_operators_lose_and_repeat_nothing)
+    suite.scenario(Lane::Waiting, killed_operators_lose_and_repeat_nothing)
 }
 
 /// Each run ends, each Secret of a Pipe task is made once in its run, and no complete step is entered

@@ -16,7 +16,7 @@ const ROUNDS: u64 = 20;
 
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {
-    suite.scenario(Lane::Long, a_paused_leader_undoes_nothing_of_its_successor)
+    suite.scenario(Lane::Waiting, a_paused_leader_undoes_nothing_of_its_successor)
 }
 
 /// The leader is suspended at another point of its run in each round, until its successor has completed a
