@@ -137,32 +137,32 @@ impl<C: Send + Sync + 'static> Group<C> {
     fn trials(self, is_selected: &dyn Fn(&str) -> bool) -> Vec<Trial> {
         let group = self.name;
         let lane = self.lane.name();
-        let full = |scenario: &str| format!("{group}::{scenario}");
-        let selected: Vec<Scenario<C>> = self
-            .scenarios
-            .into_iter()
-            .filter(|scenario| is_selected(&full(scenario.name)))
-            .collect();
-        if selected.is_empty() {
-            return Vec::new();
+        let run = Arc::new(self.select(is_selected));
+        let trial = |name: &str, runner: Box<dyn FnOnce() -> Result<(), Failed> + Send>| {
+            Trial::test(format!("{group}::{name}"), runner).with_kind(lane)
+        };
+        let mut trials = Vec::new();
+        for (index, scenario) in run.scenarios.iter().enumerate() {
+            let run = run.clone();
+            trials.push(trial(scenario.name, Box::new(move || run.result_of(index))));
         }
-        let names: Vec<&'static str> = selected.iter().map(|scenario| scenario.name).collect();
-        let run = Arc::new(Run {
+        if !trials.is_empty() {
+            trials.push(trial(END, Box::new(move || run.end())));
+        }
+        trials
+    }
+
+    /// Returns a run of those scenarios whose full names are selected.
+    fn select(mut self, is_selected: &dyn Fn(&str) -> bool) -> Run<C> {
+        let group = self.name;
+        self.scenarios.retain(|scenario| is_selected(&format!("{group}::{}", scenario.name)));
+        Run {
             start: self.start,
-            scenarios: selected,
+            scenarios: self.scenarios,
             after_each: self.after_each,
             end: self.end,
             state: Mutex::default(),
-        });
-        let trials = names.into_iter().enumerate().map(|(index, name)| {
-            let run = run.clone();
-            let runner = move || run.result_of(index);
-            Trial::test(full(name), runner).with_kind(lane)
-        });
-        let mut trials: Vec<Trial> = trials.collect();
-        let runner = move || run.end();
-        trials.push(Trial::test(full(END), runner).with_kind(lane));
-        trials
+        }
     }
 }
 
@@ -403,7 +403,6 @@ mod tests {
         time::Duration,
     };
 
-    use libtest_mimic::Conclusion;
     use tokio::sync::Barrier;
 
     use super::*;
@@ -439,50 +438,48 @@ mod tests {
     }
 
     fn suite(arguments: &[&str]) -> Suite {
-        let arguments = ["test", "--quiet"].iter().chain(arguments);
-        let mut arguments = Arguments::from_iter(arguments);
-        arguments.test_threads = Some(1);
+        let arguments = Arguments::from_iter(["test"].iter().chain(arguments));
         Suite { arguments, trials: Vec::new() }
     }
 
-    fn run(mut suite: Suite) -> Conclusion {
-        suite.arguments.filter = None;
-        libtest_mimic::run(&suite.arguments, suite.trials)
+    /// Runs all scenarios of a group and its end; returns whether each of them passed.
+    fn results(group: Group<Fixture>) -> Vec<bool> {
+        let run = group.select(&|_| true);
+        let indexes = 0..run.scenarios.len();
+        let mut results: Vec<bool> = indexes.map(|index| run.result_of(index).is_ok()).collect();
+        results.push(run.end().is_ok());
+        results
     }
 
-    fn counts(conclusion: &Conclusion) -> (u64, u64) {
-        (conclusion.num_passed, conclusion.num_failed)
+    async fn has_passed_once(fixture: &Fixture) {
+        assert_eq!(fixture.passed.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn a_failed_scenario_hides_no_other() {
         let group = Group::new("group", Lane::Beside, fixture).then(fails).then(passes);
-        let group = group.end(async |fixture: &Fixture| {
-            assert_eq!(fixture.passed.load(Ordering::Relaxed), 1);
-        });
-        assert_eq!(counts(&run(suite(&[]).group(group))), (2, 1));
+        assert_eq!(results(group.end(has_passed_once)), [false, true, true]);
+        let group = Group::new("group", Lane::Beside, fixture).then(fails);
+        assert_eq!(results(group.end(has_passed_once)), [false, false]);
     }
 
     #[test]
     fn scenarios_of_a_wave_run_together() {
         let group = Group::new("group", Lane::Beside, fixture).beside(meets).beside(meets_too);
-        assert_eq!(counts(&run(suite(&[]).group(group.then_mut(resets)))), (4, 0));
+        assert_eq!(results(group.then_mut(resets)), [true; 4]);
     }
 
     #[test]
     fn the_fixture_is_restored_also_after_a_failure() {
         let group = Group::new("group", Lane::Beside, fixture).after_each(passes);
-        let group = group.then(fails).then(passes).end(async |fixture: &Fixture| {
-            assert_eq!(fixture.passed.load(Ordering::Relaxed), 3);
-        });
-        assert_eq!(counts(&run(suite(&[]).group(group))), (2, 1));
+        assert_eq!(results(group.then(fails).end(has_passed_once)), [false, true]);
     }
 
     #[test]
     fn scenarios_of_a_group_that_does_not_start_fail() {
         let start = async || -> Fixture { panic!("no cluster") };
         let group = Group::new("group", Lane::Beside, start).then(passes).beside(meets);
-        assert_eq!(counts(&run(suite(&[]).group(group))), (1, 2));
+        assert_eq!(results(group), [false, false, true]);
     }
 
     #[test]
