@@ -37,9 +37,9 @@ pub(crate) fn add(suite: Suite) -> Suite {
     suite
         .scenario(Lane::Long, rollouts_complete_after_operators_are_killed_at_any_time)
         .scenario(Lane::Waiting, rollouts_complete_after_api_server_outages)
-        .scenario(Lane::Long, undecodable_set_blocks_no_other_and_sigterm_frees_leases)
+        .scenario(Lane::Waiting, undecodable_set_blocks_no_other_and_sigterm_frees_leases)
         .scenario(Lane::Long, creates_that_conflict_with_a_quota_are_repeated)
-        .scenario(Lane::Long, a_write_without_event_stops_no_collaset)
+        .scenario(Lane::Waiting, a_write_without_event_stops_no_collaset)
 }
 
 async fn rollouts_complete_after_operators_are_killed_at_any_time() {

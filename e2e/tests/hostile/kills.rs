@@ -31,7 +31,7 @@ const SEED: u64 = 15;
 
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {
-    suite.scenario(Lane::Long, kills_at_random_points_lose_and_repeat_nothing)
+    suite.scenario(Lane::Waiting, kills_at_random_points_lose_and_repeat_nothing)
 }
 
 async fn kills_at_random_points_lose_and_repeat_nothing() {

@@ -77,7 +77,7 @@ async fn log(cluster: &TestCluster, operator: &str) -> String {
 
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {
-    suite.scenario(Lane::Beside, an_object_that_cannot_be_decoded_affects_no_other)
+    suite.scenario(Lane::Waiting, an_object_that_cannot_be_decoded_affects_no_other)
 }
 
 /// With typed lists, such an object would end the list of all objects of its kind, and no restarted

@@ -55,7 +55,7 @@ fn gate(pod: &Pod) -> Option<String> {
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {
     suite.group(
-        Group::new("pods_without_owner", Lane::Beside, new_cluster)
+        Group::new("pods_without_owner", Lane::Waiting, new_cluster)
             .beside(another_clients_operation_waits_for_finalizers)
             .beside(a_graceful_deletion_can_be_cancelled)
             .beside(an_invalid_label_is_reported)

@@ -424,11 +424,11 @@ async fn absence_situations(cluster: &mut TestCluster) -> Vec<Situation> {
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {
     let suite = suite
-        .scenario(Lane::Beside, explain_names_the_true_cause)
-        .scenario(Lane::Beside, commands_change_and_show_a_rollout)
-        .scenario(Lane::Beside, commands_change_pods_and_drain_nodes)
+        .scenario(Lane::Waiting, explain_names_the_true_cause)
+        .scenario(Lane::Waiting, commands_change_and_show_a_rollout)
+        .scenario(Lane::Waiting, commands_change_pods_and_drain_nodes)
         .scenario(Lane::Beside, trace_records_the_stages_of_an_operation)
-        .scenario(Lane::Beside, the_demo_shows_each_step_and_leaves_nothing);
+        .scenario(Lane::Waiting, the_demo_shows_each_step_and_leaves_nothing);
     bad_input::add(suite)
 }
 

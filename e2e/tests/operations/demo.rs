@@ -10,7 +10,7 @@ use tokio::process::Command;
 pub(crate) fn add(suite: Suite) -> Suite {
     suite
         .scenario(Lane::Beside, the_demo_runs_on_an_existing_cluster_and_cleans_up)
-        .scenario(Lane::Beside, the_demo_of_a_package_runs)
+        .scenario(Lane::Waiting, the_demo_of_a_package_runs)
 }
 
 async fn the_demo_runs_on_an_existing_cluster_and_cleans_up() {

@@ -82,7 +82,7 @@ async fn run_section(cluster: &TestCluster, section: &str) {
 
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {
-    suite.scenario(Lane::Beside, kuperator_is_replaced_and_comes_back)
+    suite.scenario(Lane::Waiting, kuperator_is_replaced_and_comes_back)
 }
 
 async fn kuperator_is_replaced_and_comes_back() {

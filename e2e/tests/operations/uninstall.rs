@@ -154,11 +154,11 @@ async fn assert_pods_are_kept(cluster: &TestCluster, uids: &BTreeSet<String>) {
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {
     suite
-        .scenario(Lane::Beside, pods_run_on_when_podops_is_removed)
-        .scenario(Lane::Beside, pods_run_on_after_operators_and_definitions_were_deleted)
-        .scenario(Lane::Beside, pods_run_on_after_the_namespace_was_deleted)
-        .scenario(Lane::Beside, pods_are_deleted_with_the_definitions_while_operators_run)
-        .scenario(Lane::Beside, pods_are_deleted_gracefully_when_that_is_chosen)
+        .scenario(Lane::Waiting, pods_run_on_when_podops_is_removed)
+        .scenario(Lane::Waiting, pods_run_on_after_operators_and_definitions_were_deleted)
+        .scenario(Lane::Waiting, pods_run_on_after_the_namespace_was_deleted)
+        .scenario(Lane::Waiting, pods_are_deleted_with_the_definitions_while_operators_run)
+        .scenario(Lane::Waiting, pods_are_deleted_gracefully_when_that_is_chosen)
 }
 
 async fn pods_run_on_when_podops_is_removed() {

@@ -211,7 +211,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
         .scenario(Lane::Long, dependencies_are_installed_with_a_package)
         .scenario(Lane::Long, failures_have_a_line_and_a_status)
         .scenario(Lane::Long, packages_differ_in_version_namespace_and_size)
-        .scenario(Lane::Long, commands_wait_for_what_they_name)
+        .scenario(Lane::Waiting, commands_wait_for_what_they_name)
         .scenario(Lane::Long, community_packages_run)
         .scenario(Lane::Long, community_packages_follow_manifests_of_instances)
         .scenario(Lane::Long, a_namespace_is_created_from_the_manifest)

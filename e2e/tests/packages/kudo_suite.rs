@@ -169,7 +169,7 @@ async fn start() -> TestCluster {
 pub(crate) fn add(suite: Suite) -> Suite {
     suite
         .scenario(Lane::Beside, the_integration_suite_of_kudo_passes)
-        .scenario(Lane::Beside, the_end_to_end_suite_of_kudo_passes)
+        .scenario(Lane::Waiting, the_end_to_end_suite_of_kudo_passes)
 }
 
 async fn the_integration_suite_of_kudo_passes() {

@@ -55,9 +55,9 @@ async fn until_gated(cluster: &TestCluster, name: &str) {
 pub(crate) fn add(suite: Suite) -> Suite {
     suite
         .scenario(Lane::Beside, rollout_keeps_the_budget_with_few_writes)
-        .scenario(Lane::Beside, rules_apply_to_their_namespace_and_can_be_overridden)
-        .scenario(Lane::Beside, a_budget_holds_while_a_stateful_set_recreates_pods)
-        .scenario(Lane::Beside, pods_wait_while_transition_rule_operator_is_down)
+        .scenario(Lane::Waiting, rules_apply_to_their_namespace_and_can_be_overridden)
+        .scenario(Lane::Waiting, a_budget_holds_while_a_stateful_set_recreates_pods)
+        .scenario(Lane::Waiting, pods_wait_while_transition_rule_operator_is_down)
         .scenario(Lane::Beside, random_rollouts_with_faults_exceed_no_budget)
 }
 

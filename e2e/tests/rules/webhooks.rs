@@ -149,9 +149,9 @@ async fn clear(cluster: &TestCluster, name: &str) {
 pub(crate) fn add(suite: Suite) -> Suite {
     suite
         .scenario(Lane::Beside, the_python_and_go_examples_decide)
-        .scenario(Lane::Beside, a_task_is_polled_after_a_restart_without_another_call)
+        .scenario(Lane::Waiting, a_task_is_polled_after_a_restart_without_another_call)
         .scenario(Lane::Beside, rules_reach_no_loopback_and_metadata_service)
-        .scenario(Lane::Beside, failing_webhooks_are_reported_and_block_no_other_rule)
+        .scenario(Lane::Waiting, failing_webhooks_are_reported_and_block_no_other_rule)
         .scenario(Lane::Beside, names_that_never_resolve_let_no_other_pod_pass)
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
         .scenario(Lane::Long, pods_behind_two_haproxies_wait_for_both_and_move_to_a_third)
         .scenario(Lane::Waiting, aws_targets_are_released_when_deregistration_completes)
         .scenario(Lane::Waiting, alibaba_clb_is_observed_as_configured_for_kuperator)
-        .scenario(Lane::Long, employers_of_any_kind_protect_and_release_pods)
+        .scenario(Lane::Waiting, employers_of_any_kind_protect_and_release_pods)
 }
 
 async fn no_request_fails_through_two_envoys() {

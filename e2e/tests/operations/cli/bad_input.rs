@@ -71,7 +71,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
     suite
         .scenario(Lane::Beside, each_command_names_what_is_missing)
         .scenario(Lane::Beside, bad_input_is_an_error_in_one_line)
-        .scenario(Lane::Beside, a_server_that_never_answers_is_named)
+        .scenario(Lane::Waiting, a_server_that_never_answers_is_named)
 }
 
 async fn each_command_names_what_is_missing() {
