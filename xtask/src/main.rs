@@ -242,7 +242,7 @@ fn test_named(name: &str, keep: bool) -> anyhow::Result<()> {
 
 fn test_parts(parts: &mut Parts) -> anyhow::Result<()> {
     parts.run("prerequisites", prerequisites::for_tests)?;
-    let programs = Parts::start("programs of other projects (beside the above)", &["programs"])?;
+    let programs = Parts::start("other programs, beside the above", &["programs"])?;
     parts.run("formatting", || cargo(&["fmt", "--all", "--check"]))?;
     parts.run("generated files, tidy", || {
         generated::check(crds::files()?, "crds")?;

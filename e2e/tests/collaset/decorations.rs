@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 pub(crate) fn add(suite: Suite) -> Suite {
     suite
         .group(
-            Group::new("decorations", Lane::Beside, new_cluster)
+            Group::new("pod_decorations", Lane::Beside, new_cluster)
                 .beside(a_decoration_is_injected_updated_and_removed)
                 .beside(a_partition_holds_pods_back)
                 .beside(one_decoration_serves_two_collasets)

@@ -61,7 +61,7 @@ fn deny_all(name: &str) -> Value {
 pub(crate) fn add(suite: Suite) -> Suite {
     suite
         .group(
-            Group::new("graceful_deletion", Lane::Beside, cluster)
+            Group::new("deletions", Lane::Beside, cluster)
                 .beside(a_deleted_pod_leaves_service_first_and_is_recreated)
                 .beside(rejections_state_the_cause_and_deletion_can_be_cancelled)
                 .beside(a_dry_run_changes_nothing)

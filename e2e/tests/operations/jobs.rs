@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 pub(crate) fn add(suite: Suite) -> Suite {
     suite
         .group(
-            Group::new("jobs", Lane::Beside, new_cluster)
+            Group::new("operation_jobs", Lane::Beside, new_cluster)
                 .beside(a_job_replaces_pods)
                 .beside(a_partition_is_raised_step_by_step)
                 .beside(a_target_that_does_not_exist_fails)

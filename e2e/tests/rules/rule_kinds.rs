@@ -24,7 +24,7 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 pub(crate) fn add(suite: Suite) -> Suite {
     suite
         .group(
-            Group::new("rule_kinds", Lane::Beside, new_cluster)
+            Group::new("kinds_of_rules", Lane::Beside, new_cluster)
                 .beside(labels_block_until_changed)
                 .beside(a_schedule_blocks_until_changed)
                 .beside(an_expression_blocks_until_changed)

@@ -48,7 +48,7 @@ fn is_protected_by(pod: &Pod, employer: &str) -> bool {
 pub(crate) fn add(suite: Suite) -> Suite {
     suite
         .group(
-            Group::new("services", Lane::Beside, new_cluster)
+            Group::new("protected_pods", Lane::Beside, new_cluster)
                 .beside(a_service_protects_and_releases_its_pods)
                 .beside(an_unavailable_backend_is_reported_and_can_be_removed)
                 .beside(a_new_pod_expects_all_its_services_from_its_creation)
