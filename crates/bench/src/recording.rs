@@ -18,7 +18,7 @@ use tokio::{io::AsyncReadExt as _, task::JoinSet, time::sleep};
 use crate::terminal::{Size, Terminal};
 
 /// Size of the terminal.
-const SIZE: Size = Size::new(100, 12);
+const SIZE: Size = Size::new(112, 14);
 /// CollaSet that is recorded.
 const SET: &str = "web";
 const PODS: i32 = 6;
