@@ -1,6 +1,7 @@
 //! Publishes Kubernetes events, and suppresses repeated ones.
 
 use std::{
+    borrow::Borrow,
     collections::{BTreeMap, VecDeque},
     num::NonZeroU32,
     time::{Duration, Instant},
@@ -9,7 +10,7 @@ use std::{
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
-    Client,
+    Client, Resource,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use parking_lot::Mutex;
@@ -76,6 +77,18 @@ impl Events {
     #[must_use]
     pub fn with_min_interval(self, min_interval: Duration) -> Self {
         Self { min_interval, ..self }
+    }
+
+    /// [Publishes](Self::publish) events on an object, one after another.
+    pub async fn publish_all<E: Borrow<ObjectEvent>>(
+        &self,
+        object: &impl Resource<DynamicType = ()>,
+        events: impl IntoIterator<Item = E>,
+    ) {
+        let reference = object.object_ref(&());
+        for event in events {
+            self.publish(&reference, event.borrow()).await;
+        }
     }
 
     /// Publishes an event on an object, unless the same was published recently, or its reason is limited

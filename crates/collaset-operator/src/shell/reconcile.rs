@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kube::{Client, Resource as _, runtime::watcher::Event};
+use kube::{Client, runtime::watcher::Event};
 use podops_api::collaset::{CollaSet, CollaSetStatus};
 use podops_client::{
-    event::{EventReason, ObjectEvent},
+    event::EventReason,
     object_key::ObjectKey,
     shell::{clock, discovery::OptionalResource, events::Events, store::WatchProgress},
     status_throttle::StatusChange,
@@ -135,11 +135,11 @@ impl Reconciler for CollaSetController {
         let observed = self.observe(set, memory).await?;
         let now = clock::now();
         let plan = plan::plan(&observed, now);
-        self.publish(set, events::of_plan(&observed, &plan)).await;
+        self.events.publish_all(set, events::of_plan(&observed, &plan)).await;
         let results = self.apply(&observed, &plan, memory, now).await;
         let failures = results::failures(&results);
         // One event for all failures: they usually have the same cause.
-        self.publish(set, failures.first().map(events::of_blocker)).await;
+        self.events.publish_all(set, failures.first().map(events::of_blocker)).await;
         let report = status(&observed, &plan, &failures, now);
         let status = self.report(set, &observed, &plan, &report.status).await?;
         // An immediate requeue, for Pods beyond the plan's limit, is skipped while writes are rejected.
@@ -176,13 +176,6 @@ impl CollaSetController {
         Ok(observed)
     }
 
-    async fn publish(&self, set: &CollaSet, events: impl IntoIterator<Item = ObjectEvent>) {
-        let reference = set.object_ref(&());
-        for event in events {
-            self.events.publish(&reference, &event).await;
-        }
-    }
-
     /// Reports the status, except of a CollaSet whose finalizer the plan has removed. Returns the time until it may be
     /// written, if that is not now.
     ///
@@ -203,7 +196,7 @@ impl CollaSetController {
         let wait = self.write_status(observed, new_status).await?;
         if wait.is_none() && completes_rollout(&observed.status, new_status) {
             let message = format!("all Pods are ready at revision {}", new_status.updated_revision);
-            self.publish(set, [reasons::ROLLOUT_COMPLETED.with(message)]).await;
+            self.events.publish_all(set, [reasons::ROLLOUT_COMPLETED.with(message)]).await;
         }
         Ok(wait)
     }

@@ -63,7 +63,7 @@ impl InstanceController {
         if !matches!(change, Some(InstanceChange::RemoveFinalizer(_))) {
             return events;
         }
-        self.publish(instance, &events).await;
+        self.events.publish_all(instance, &events).await;
         Vec::new()
     }
 
@@ -103,7 +103,7 @@ impl InstanceController {
             due.status = self.write_status(observed, pending, memory).await?;
             return Ok(Reconciled::Due(due));
         }
-        self.publish(instance, &events).await;
+        self.events.publish_all(instance, &events).await;
         // A request is removed once its result is stored.
         if let Some(change) = &plan.change {
             self.change(observed, change).await?;

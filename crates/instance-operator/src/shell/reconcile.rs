@@ -7,7 +7,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, Client, Resource as _, runtime::watcher::Event};
+use kube::{Api, Client, runtime::watcher::Event};
 use podops_api::kudo::{Instance, InstanceStatus};
 use podops_client::{
     decode::Decoded,
@@ -163,7 +163,7 @@ impl InstanceController {
     ) -> Vec<ObjectEvent> {
         match LastStatus::new(memory.pending.take(), &observed.status) {
             LastStatus::Written(events) => {
-                self.publish(instance, &events).await;
+                self.events.publish_all(instance, &events).await;
                 Vec::new()
             }
             LastStatus::Pending(pending) => {
@@ -188,7 +188,7 @@ impl InstanceController {
             Ok(client) => Some(Objects { client, types: &self.types }),
             Err(error) => {
                 let message = format!("spec.serviceAccountName: {error}");
-                self.publish(instance, &[reasons::INSTANCE_INVALID.with(message)]).await;
+                self.events.publish_all(instance, &[reasons::INSTANCE_INVALID.with(message)]).await;
                 None
             }
         }
@@ -260,13 +260,6 @@ impl InstanceController {
             }
         }
         shared
-    }
-
-    pub(super) async fn publish(&self, instance: &Instance, events: &[ObjectEvent]) {
-        let reference = instance.object_ref(&());
-        for event in events {
-            self.events.publish(&reference, event).await;
-        }
     }
 
     /// Watches the objects that the plan and the parameters wait for.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::future::join_all;
-use kube::{Client, Resource as _, runtime::watcher::Event};
+use kube::{Client, runtime::watcher::Event};
 use podops_api::{
     ids::PodName,
     operation_job::{OperationJob, OperationJobStatus},
@@ -11,7 +11,7 @@ use podops_api::{
 };
 use podops_client::{
     decode::Decoded,
-    event::{EventReason, ObjectEvent},
+    event::EventReason,
     object_key::ObjectKey,
     results::WriteResults,
     shell::{
@@ -100,7 +100,9 @@ impl Reconciler for JobController {
         }
         let status = self.report(job, &observed, &plan.status).await?;
         let of_plan = events::of_plan(&observed, &plan);
-        self.publish(job, of_plan.into_iter().chain(events::of_rejections(&results))).await;
+        self.events
+            .publish_all(job, of_plan.into_iter().chain(events::of_rejections(&results)))
+            .await;
         let due = Due { status, plan: plan.requeue_after, ..Due::default() };
         Ok(Reconciled::Due(due.after_writes(results)))
     }
@@ -180,16 +182,9 @@ impl JobController {
         self.writer.write(&observed.uid, &render::change_job(observed, change)).await?;
         if change == JobChange::Delete {
             let message = "the job finished long enough ago".to_owned();
-            self.publish(job, [reasons::TTL.with(message)]).await;
+            self.events.publish_all(job, [reasons::TTL.with(message)]).await;
         }
         Ok(())
-    }
-
-    async fn publish(&self, job: &OperationJob, events: impl IntoIterator<Item = ObjectEvent>) {
-        let reference = job.object_ref(&());
-        for event in events {
-            self.events.publish(&reference, &event).await;
-        }
     }
 
     /// Writes the status if it changed and the minimum interval has passed; returns the remaining
