@@ -80,9 +80,7 @@ pub(crate) fn not_running(pod: &Pod) -> Option<(String, Option<Timestamp>)> {
         let message = scheduled.message.as_deref().unwrap_or_default();
         return Some((format!("cannot be scheduled: {message}"), since));
     }
-    let status = pod.status.as_ref()?;
-    let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
-    let reason = containers.flatten().find_map(waiting_reason)?;
+    let reason = containers(pod).find_map(waiting_reason)?;
     let since = condition(pod, "ContainersReady").and_then(|c| c.last_transition_time.as_ref());
     Some((reason, since.map(|time| time.0)))
 }
@@ -103,9 +101,16 @@ const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// Returns whether a Pod has failed: it ended with an error, or one of its containers did, or does not start.
 pub(crate) fn has_failed(pod: &Pod) -> bool {
-    let Some(status) = &pod.status else { return false };
-    let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
-    status.phase.as_deref() == Some("Failed") || containers.flatten().any(is_failed)
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    phase == Some("Failed") || containers(pod).any(is_failed)
+}
+
+/// Returns the statuses of the init containers and of the containers.
+fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    pod.status.iter().flat_map(|status| {
+        let init = status.init_container_statuses.iter().flatten();
+        init.chain(status.container_statuses.iter().flatten())
+    })
 }
 
 fn is_failed(status: &ContainerStatus) -> bool {
