@@ -52,3 +52,33 @@ pub(super) fn downloaded(module: &str, field: &str) -> anyhow::Result<PathBuf> {
 pub(super) fn module_directory(module: &str) -> anyhow::Result<PathBuf> {
     downloaded(module, "Dir")
 }
+
+/// Builds the program of a package in a module's directory.
+///
+/// # Errors
+///
+/// If it cannot be built.
+pub(super) fn build(module: &Path, package: &str, program: &Path) -> anyhow::Result<()> {
+    let mut build = go(module);
+    build
+        .arg("build")
+        .args(WITHOUT_DEBUG)
+        .arg("-ldflags=-s -w")
+        .arg("-o")
+        .arg(program)
+        .arg(package);
+    run_quietly(&mut build).with_context(|| format!("building {package}")).map(drop)
+}
+
+/// Copies a module into the directory `source`, where a shell script changes it before it is built.
+///
+/// # Errors
+///
+/// If the module cannot be downloaded or changed.
+pub(super) fn changed_copy(module: &str, source: &Path, change: &str) -> anyhow::Result<()> {
+    let script =
+        format!(r#"rm -rf "$1" && cp -r "$0" "$1" && chmod -R u+w "$1" && cd "$1" && {change}"#);
+    let mut copy = Command::new("sh");
+    copy.args(["-ec", &script]).arg(module_directory(module)?).arg(source);
+    run_quietly(&mut copy).with_context(|| format!("copying {module}")).map(drop)
+}

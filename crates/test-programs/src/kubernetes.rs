@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Environment variable with another version of kube-apiserver and kube-controller-manager, such as `v1.33.13`, which
-/// are built from Go modules. Programs that are installed do not count then.
+/// are built from Go modules. Installed programs are ignored then.
 const OTHER_VERSION: &str = "PODOPS_KUBERNETES";
 
 /// Go module that downloads and verifies prebuilt archives.

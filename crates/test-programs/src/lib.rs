@@ -16,7 +16,7 @@ use anyhow::Context as _;
 pub use self::kubernetes::Programs;
 use self::{
     cache::{cache, lock},
-    go::{WITHOUT_DEBUG, go, module_directory, run_quietly},
+    go::{WITHOUT_DEBUG, build, changed_copy, go, module_directory, run_quietly},
 };
 
 /// Directory of the end-to-end tests, which has the versions of programs as files of Go and Python.
@@ -131,8 +131,7 @@ pub fn gitops() -> anyhow::Result<PathBuf> {
     let directory = cache()?.join("gitops");
     let program = directory.join("gitops");
     let _lock = lock(&directory)?;
-    let mut build = go(&e2e().join("gitops"));
-    run_quietly(build.arg("build").args(WITHOUT_DEBUG).arg("-o").arg(&program).arg("."))?;
+    build(&e2e().join("gitops"), ".", &program)?;
     Ok(program)
 }
 
@@ -202,15 +201,12 @@ pub fn kuttl() -> anyhow::Result<PathBuf> {
         return Ok(program);
     }
     eprintln!("==> building kuttl from Go modules; takes some minutes, only done once");
-    let source = module_directory(KUTTL)?;
+    let source = directory.join("source");
     // It implements an interface of Go's own test runner, to which Go 1.25 has added a method.
-    let script = "rm -rf source && cp -r \"$0\" source && chmod -R u+w source && \
-                  printf 'package utils\\n\\nfunc (testDeps) ModulePath() string { return \"\" }\\n' \
-                  > source/pkg/test/utils/module_path.go && cd source && \
-                  GOGC=400 go build -trimpath -gcflags=all=-dwarf=false -ldflags='-s -w' \
-                  -o ../kubectl-kuttl ./cmd/kubectl-kuttl";
-    let mut build = Command::new("sh");
-    run_quietly(build.args(["-ec", script]).arg(source).current_dir(&directory))?;
+    let change = "printf 'package utils\\n\\nfunc (testDeps) ModulePath() string { return \"\" }\\n' \
+                  > pkg/test/utils/module_path.go";
+    changed_copy(KUTTL, &source, change)?;
+    build(&source, "./cmd/kubectl-kuttl", &program)?;
     Ok(program)
 }
 
@@ -251,13 +247,9 @@ pub fn go_project(project: &GoProject) -> anyhow::Result<(PathBuf, PathBuf)> {
         return Ok((program, source));
     }
     eprintln!("==> building {} from Go modules; takes some minutes, only done once", project.name);
-    let script = "rm -rf source && cp -r \"$0\" source && chmod -R u+w source && cd source && \
-                  grep -rl --include='*.go' '\"0\\.0\\.0\\.0' . | \
-                  xargs sed -i 's/\"0\\.0\\.0\\.0/\"127.0.0.1/' && \
-                  go build -trimpath -gcflags=all=-dwarf=false -ldflags='-s -w' -o ../program \"$1\"";
-    let downloaded = module_directory(&format!("{module}@{version}"))?;
-    let mut build = Command::new("sh");
-    build.args(["-ec", script]).arg(downloaded).arg(package).current_dir(&directory);
-    run_quietly(&mut build).with_context(|| format!("building {module}"))?;
+    let change = "grep -rl --include='*.go' '\"0\\.0\\.0\\.0' . | \
+                  xargs sed -i 's/\"0\\.0\\.0\\.0/\"127.0.0.1/'";
+    changed_copy(&format!("{module}@{version}"), &source, change)?;
+    build(&source, package, &program)?;
     Ok((program, source))
 }
