@@ -81,6 +81,11 @@ impl Suite {
         })
     }
 
+    /// Prepares a command to run as cargo runs the tests of the package.
+    fn in_package<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.current_dir(&self.directory).env(MANIFEST_DIRECTORY, &self.directory)
+    }
+
     /// Returns its tests, as libtest prints them.
     ///
     /// # Errors
@@ -186,16 +191,19 @@ pub(crate) fn run_named(text: &str, keep: bool) -> anyhow::Result<()> {
         is_known = true;
         eprintln!("==> {} {text}", suite.name);
         let mut command = Command::new(&suite.program);
-        command.arg(text).current_dir(&suite.directory).env(MANIFEST_DIRECTORY, &suite.directory);
         if keep {
             command.env(KEEP_CLUSTER, "1");
         }
-        let status = command.status().with_context(|| suite.program.display().to_string())?;
+        let status = suite.in_package(&mut command).arg(text).status();
+        let status = status.with_context(|| format!("starting {}", suite.program.display()))?;
         if !status.success() {
             failed.push(suite.name);
         }
     }
-    anyhow::ensure!(is_known, "no test has {text:?} in its name; `cargo test -- --list` lists all");
+    anyhow::ensure!(
+        is_known,
+        "no test has {text:?} in its name; list the names with `cargo test --workspace -- --list`"
+    );
     anyhow::ensure!(failed.is_empty(), "tests failed in: {}", failed.join(", "));
     Ok(())
 }
@@ -306,13 +314,8 @@ impl Run {
         let program = &self.suite.program;
         let mut command =
             cgroup.as_ref().map_or_else(|| Command::new(program), |cgroup| cgroup.command(program));
-        let status = command
-            .args(&self.arguments)
-            .current_dir(&self.suite.directory)
-            .env(MANIFEST_DIRECTORY, &self.suite.directory)
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .status();
+        command.args(&self.arguments).stdout(output.try_clone()?).stderr(output);
+        let status = self.suite.in_package(&mut command).status();
         let status = status.with_context(|| format!("starting {}", program.display()))?;
         let output = fs::read(log.path())?;
         let clock = minutes(started.elapsed());

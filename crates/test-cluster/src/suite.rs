@@ -346,6 +346,12 @@ impl Suite {
         Self { arguments, trials: Vec::new() }
     }
 
+    /// Adds the scenarios of files.
+    #[must_use]
+    pub fn files(self, files: &[fn(Self) -> Self]) -> Self {
+        files.iter().fold(self, |suite, add| add(suite))
+    }
+
     /// Adds the scenarios of a group that the command line selects by a part of their names.
     #[must_use]
     pub fn group<C: Send + Sync + 'static>(mut self, group: Group<C>) -> Self {

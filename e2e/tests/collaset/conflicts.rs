@@ -2,10 +2,9 @@
 
 use kube::api::DeleteParams;
 use podops_test_cluster::{
-    cluster::{TestCluster, programs},
     nodes::Delays,
     scenarios::Scenario,
-    suite::{Lane, Suite},
+    suite::{Lane, Suite, new_cluster},
 };
 use serde_json::json;
 
@@ -22,7 +21,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
 }
 
 async fn no_write_conflicts_with_prompt_kubelets() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     cluster.nodes().unwrap().set_delays(Delays::NONE);
     let web = Scenario { cluster: &cluster, set: "web", pods: PODS };
     let created = web.create().await.unwrap();

@@ -14,7 +14,7 @@ use podops_api::{
     well_known,
 };
 use podops_test_cluster::{
-    cluster::{TIMEOUT, TestCluster, eventually, image, programs},
+    cluster::{TIMEOUT, TestCluster, eventually, image},
     measure::Cost,
     suite::{Group, Lane, Suite, all_requests_are_permitted, new_cluster},
 };
@@ -373,7 +373,7 @@ async fn bad_decorations_are_rejected(cluster: &TestCluster) {
 
 /// Updating a sidecar's image on 100 Pods of 3 CollaSets, under a partition of the decoration.
 async fn a_sidecar_update_needs_few_api_requests() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     decorate(&cluster, "fleet", "fleet", sidecar("log", "log:1")).await;
     let template = json!({
         "metadata": { "labels": { "app": "fleet" } },

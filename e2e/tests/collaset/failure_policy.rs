@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use kube::api::{Patch, PatchParams};
 use podops_api::{collaset::CollaSetStatus, condition, well_known};
 use podops_test_cluster::{
-    cluster::{TIMEOUT, TestCluster, eventually, image, programs},
-    suite::{Lane, Suite},
+    cluster::{TIMEOUT, TestCluster, eventually, image},
+    suite::{Lane, Suite, new_cluster},
 };
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
 }
 
 async fn a_bad_image_halts_the_rollout_and_is_rolled_back() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     cluster.create_with("bad", 100, "nginx:1", &strategy("Halt")).await.unwrap();
     cluster.wait_until_rolled_out("bad", PODS, TIMEOUT).await.unwrap();
     cluster.set_image("bad", "nginx:non-exist").await.unwrap();

@@ -13,11 +13,12 @@ mod rollout;
 mod steps;
 mod update_and_scale;
 
-use podops_test_cluster::suite::Suite;
 use std::process::ExitCode;
 
+use podops_test_cluster::suite::Suite;
+
 fn main() -> ExitCode {
-    let files = [
+    let files: [fn(Suite) -> Suite; 10] = [
         blocked::add,
         claims::add,
         conflicts::add,
@@ -29,5 +30,5 @@ fn main() -> ExitCode {
         steps::add,
         update_and_scale::add,
     ];
-    files.into_iter().fold(Suite::from_args(), |suite, add: fn(Suite) -> Suite| add(suite)).run()
+    Suite::from_args().files(&files).run()
 }

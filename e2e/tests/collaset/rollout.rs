@@ -1,9 +1,9 @@
 //! Number of API requests for one CollaSet of 100 Pods, from its creation to its deletion.
 
 use podops_test_cluster::{
-    cluster::{OPERATORS, TestCluster, eventually, programs},
+    cluster::{OPERATORS, TestCluster, eventually},
     scenarios::Scenario,
-    suite::{Lane, Suite},
+    suite::{Lane, Suite, new_cluster},
 };
 use std::{collections::BTreeSet, time::Duration};
 
@@ -38,7 +38,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
 }
 
 async fn a_collaset_lifetime_needs_few_api_requests() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     let web = Scenario { cluster: &cluster, set: "web", pods: PODS };
     let created = web.create().await.unwrap();
     at_most("requests to create, per Pod", created.requests_per_pod(), 3.6);

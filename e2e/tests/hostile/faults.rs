@@ -12,7 +12,7 @@ use podops_api::{collaset::CollaSet, lifecycle::LabelKind, well_known};
 use podops_test_cluster::{
     cluster::{OPERATORS, TestCluster, eventually, is_rolled_out, programs},
     process::Signal,
-    suite::{Lane, Suite},
+    suite::{Lane, Suite, new_cluster},
     tenant::{Tenant, collaset},
     updates::{BESIDE_ANOTHER, Updates},
 };
@@ -43,7 +43,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
 }
 
 async fn rollouts_complete_after_operators_are_killed_at_any_time() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     cluster.create("web", 10, "nginx:0").await.unwrap();
     cluster.wait_until_rolled_out("web", PODS, Duration::from_secs(60)).await.unwrap();
     let before = uids(&cluster).await;
@@ -76,7 +76,7 @@ async fn assert_rollout_completes(cluster: &TestCluster, when: &str) {
 }
 
 async fn rollouts_complete_after_api_server_outages() {
-    let mut cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let mut cluster = new_cluster().await;
     cluster.create("web", 10, "nginx:0").await.unwrap();
     cluster.wait_until_rolled_out("web", PODS, Duration::from_secs(60)).await.unwrap();
     let before = uids(&cluster).await;
@@ -175,7 +175,7 @@ const CONTENDED_PODS: i32 = 50;
 /// Quota admission rejects creates with a conflict while others change the ResourceQuota, and no event
 /// follows when the next try would succeed.
 async fn creates_that_conflict_with_a_quota_are_repeated() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     cluster.create_and_wait("web", 10, &json!({})).await.unwrap();
     let tenant = Tenant::new(&cluster, "contended").await.unwrap();
     let quotas: Api<ResourceQuota> = tenant.api();
@@ -260,7 +260,7 @@ async fn delay_pod_writes(cluster: &TestCluster, webhook: &TcpListener) {
 /// The operators watch Pods under control only: a write to a Pod that has just left their watch yields no
 /// event, and on a quiet cluster, no other Pod does either.
 async fn a_write_without_event_stops_no_collaset() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     cluster.create_and_wait("web", 1, &json!({})).await.unwrap();
     let name = cluster.pods_of("web").await.unwrap()[0].name_any();
     let webhook = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -17,8 +17,8 @@ use podops_api::{
     pod_decoration::PodDecoration,
 };
 use podops_test_cluster::{
-    cluster::{TestCluster, eventually, image, programs},
-    suite::{Lane, Suite},
+    cluster::{TestCluster, eventually, image},
+    suite::{Lane, Suite, new_cluster},
 };
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
 }
 
 async fn kills_at_random_points_lose_and_repeat_nothing() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     let limit = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": "50%" } } });
     for set in ["decorated", "restarted"] {
         cluster.create_with(set, 20, "nginx:0", &limit).await.unwrap();

@@ -9,10 +9,12 @@ mod scale;
 mod tenants;
 mod undecodable;
 
-use podops_test_cluster::suite::Suite;
 use std::process::ExitCode;
 
+use podops_test_cluster::suite::Suite;
+
 fn main() -> ExitCode {
-    let files = [faults::add, fuzz::add, kills::add, scale::add, tenants::add, undecodable::add];
-    files.into_iter().fold(Suite::from_args(), |suite, add: fn(Suite) -> Suite| add(suite)).run()
+    let files: [fn(Suite) -> Suite; 6] =
+        [faults::add, fuzz::add, kills::add, scale::add, tenants::add, undecodable::add];
+    Suite::from_args().files(&files).run()
 }

@@ -20,7 +20,7 @@ use podops_api::{
 use podops_test_cluster::{
     cluster::{OPERATORS, TestCluster, app, eventually, memory_limit_mebibytes, programs},
     measure::Process,
-    suite::{Lane, Suite},
+    suite::{Lane, Suite, new_cluster},
     tenant::Tenant,
     updates::{ALONE, Updates},
 };
@@ -147,7 +147,7 @@ async fn a_rule_over_many_pods_blocks_and_grants_all() {
 
 async fn a_namespace_of_many_rules_slows_no_other() {
     let count = number("PODOPS_SCALE_RULES", RULES);
-    let mut cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let mut cluster = new_cluster().await;
     cluster.set_memory_limit(OPERATOR, memory_limit(count, 12.0));
     cluster.create_and_wait("web", 3, &json!({})).await.unwrap();
     cluster.create_rule("web", app("web"), budget()).await.unwrap();

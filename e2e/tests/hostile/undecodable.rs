@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use kube::ResourceExt as _;
 use podops_test_cluster::{
-    cluster::{OPERATORS, TIMEOUT, TestCluster, app, programs},
-    suite::{Lane, Suite},
+    cluster::{OPERATORS, TIMEOUT, TestCluster, app},
+    suite::{Lane, Suite, new_cluster},
 };
 use serde_json::{Value, json};
 
@@ -83,7 +83,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
 /// With typed lists, such an object would end the list of all objects of its kind, and no restarted
 /// operator would become ready.
 async fn an_object_that_cannot_be_decoded_affects_no_other() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     cluster.create_and_wait("web", PODS, &json!({})).await.unwrap();
     cluster.create_and_wait("hostile", 1, &json!({})).await.unwrap();
     let labels = json!({ "app": "hostile", "kusionstack.io/control": "true" });

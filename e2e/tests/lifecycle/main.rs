@@ -9,11 +9,12 @@ mod takeover;
 mod traces;
 mod two_leaders;
 
-use podops_test_cluster::suite::Suite;
 use std::process::ExitCode;
 
+use podops_test_cluster::suite::Suite;
+
 fn main() -> ExitCode {
-    let files = [
+    let files: [fn(Suite) -> Suite; 6] = [
         graceful_deletion::add,
         lost_labels::add,
         pods_without_owner::add,
@@ -21,5 +22,5 @@ fn main() -> ExitCode {
         traces::add,
         two_leaders::add,
     ];
-    files.into_iter().fold(Suite::from_args(), |suite, add: fn(Suite) -> Suite| add(suite)).run()
+    Suite::from_args().files(&files).run()
 }

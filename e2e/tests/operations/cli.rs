@@ -21,7 +21,7 @@ use podops_api::{
 use podops_test_cluster::{
     balancers::Haproxy,
     cluster::{TestCluster, eventually, image, is_true, programs},
-    suite::{Lane, Suite},
+    suite::{Lane, Suite, new_cluster},
 };
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -433,7 +433,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
 }
 
 async fn explain_names_the_true_cause() {
-    let mut cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let mut cluster = new_cluster().await;
     let mut situations = lifecycle_situations(&cluster).await;
     situations.extend(rollout_situations(&cluster).await);
     situations.extend(other_situations(&cluster).await);
@@ -457,7 +457,7 @@ async fn explain_names_the_true_cause() {
 }
 
 async fn commands_change_and_show_a_rollout() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     create(&cluster, "web", 3, &json!({})).await;
     let tree = output(&cluster, &["get", "web"]);
     assert!(tree.starts_with("collaset/web  RolloutComplete"), "{tree}");
@@ -564,7 +564,7 @@ async fn assert_missing_permission_is_named(cluster: &TestCluster) {
 }
 
 async fn commands_change_pods_and_drain_nodes() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     let pod = create(&cluster, "web", 3, &json!({})).await;
     let name = pod.strip_prefix("pod/").unwrap();
     output(&cluster, &["offline", &pod]);
@@ -652,7 +652,7 @@ async fn assert_blocked_drain_is_explained(cluster: &TestCluster) {
 }
 
 async fn trace_records_the_stages_of_an_operation() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     let pod = create(&cluster, "web", 1, &json!({})).await;
     let directory = tempfile::tempdir().unwrap();
     let drawing = directory.path().join("trace.svg");
@@ -695,7 +695,7 @@ async fn trace_records_the_stages_of_an_operation() {
 }
 
 async fn the_demo_shows_each_step_and_leaves_nothing() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     let shown = output(&cluster, &["demo", "--replicas", "4", "--timeout", "60"]);
     let steps =
         ["create collaset/podops-demo", "update in place", "return to", "scale in", "deleted"];

@@ -9,7 +9,7 @@ use std::{
 use kube::ResourceExt as _;
 use podops_test_cluster::{
     cluster::{TestCluster, programs},
-    suite::{Lane, Suite},
+    suite::{Lane, Suite, new_cluster},
 };
 
 /// Parts of commands that this test does not run, and the test that runs them, or the reason if
@@ -256,7 +256,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
 }
 
 async fn commands_and_manifests_of_the_docs_work() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     let programs = programs().unwrap();
     cluster.plane.shell(SCENE, &programs).await.unwrap();
     let (destructive, pages): (Vec<Page>, Vec<Page>) =

@@ -13,7 +13,7 @@ use podops_api::{
     well_known,
 };
 use podops_test_cluster::{
-    cluster::{TIMEOUT, TestCluster, eventually, image, programs},
+    cluster::{TIMEOUT, TestCluster, eventually, image},
     measure::Cost,
     suite::{Group, Lane, Suite, all_requests_are_permitted, new_cluster},
 };
@@ -369,7 +369,7 @@ async fn bad_jobs_are_rejected(cluster: &TestCluster) {
 
 /// 100 Pods are replaced, 10 at a time, and restarted in place, while the operator is killed.
 async fn jobs_need_few_api_requests_and_survive_kills() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     cluster.create("fleet", 100, "nginx:1").await.unwrap();
     cluster.wait_until_rolled_out("fleet", 100, TIMEOUT).await.unwrap();
     // They are Ready before lifecycle-operator writes this label, with which the job's writes would meet.

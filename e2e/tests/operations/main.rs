@@ -18,11 +18,12 @@ mod uninstall;
 mod upgrade;
 mod warnings;
 
-use podops_test_cluster::suite::Suite;
 use std::process::ExitCode;
 
+use podops_test_cluster::suite::Suite;
+
 fn main() -> ExitCode {
-    let files = [
+    let files: [fn(Suite) -> Suite; 15] = [
         cli::add,
         demo::add,
         deploy::add,
@@ -39,5 +40,5 @@ fn main() -> ExitCode {
         upgrade::add,
         warnings::add,
     ];
-    files.into_iter().fold(Suite::from_args(), |suite, add: fn(Suite) -> Suite| add(suite)).run()
+    Suite::from_args().files(&files).run()
 }

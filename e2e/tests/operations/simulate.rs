@@ -15,7 +15,7 @@ use podops_api::{collaset::CollaSetStatus, well_known};
 use podops_test_cluster::{
     audit::Request,
     cluster::{TestCluster, app, programs},
-    suite::{Lane, Suite},
+    suite::{Lane, Suite, new_cluster},
 };
 use serde_json::{Value, json};
 
@@ -178,7 +178,7 @@ async fn predictions_agree_with_what_happens() {
 }
 
 async fn bad_manifests_are_rejected_in_one_line() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     let without_template = manifest(&json!({ "replicas": 1, "selector": {} }));
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "a" } });
     let invalid = manifest(&json!({

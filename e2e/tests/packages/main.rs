@@ -7,10 +7,12 @@ mod instances;
 mod kudo;
 mod kudo_suite;
 
-use podops_test_cluster::suite::Suite;
 use std::process::ExitCode;
 
+use podops_test_cluster::suite::Suite;
+
 fn main() -> ExitCode {
-    let files = [command_line::add, instances::add, kudo::add, kudo_suite::add];
-    files.into_iter().fold(Suite::from_args(), |suite, add: fn(Suite) -> Suite| add(suite)).run()
+    let files: [fn(Suite) -> Suite; 4] =
+        [command_line::add, instances::add, kudo::add, kudo_suite::add];
+    Suite::from_args().files(&files).run()
 }

@@ -18,7 +18,7 @@ use podops_test_cluster::{
     cluster::{TIMEOUT, TestCluster, app, eventually, image, programs},
     http,
     scenarios::Scenario,
-    suite::{Lane, Suite},
+    suite::{Lane, Suite, new_cluster},
 };
 use serde_json::{Value, json};
 
@@ -62,7 +62,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
 }
 
 async fn rollout_keeps_the_budget_with_few_writes() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     cluster.create_rule("web", app("web"), budget(&json!("10%"))).await.unwrap();
     until_gated(&cluster, "web").await;
     let web = Scenario { cluster: &cluster, set: "web", pods: 100 };
@@ -124,7 +124,7 @@ async fn rollout_keeps_the_budget_with_few_writes() {
 
 /// Kuperator's known defect 9 (docs/KUPERATOR.md#known-defects).
 async fn rules_apply_to_their_namespace_and_can_be_overridden() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     cluster.create_namespace("other").await.unwrap();
     let rule = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
@@ -228,7 +228,7 @@ async fn assert_series_go_with_their_rule(cluster: &TestCluster) {
 
 /// A StatefulSet recreates a Pod only after the old one is gone; until then its Pods are one fewer.
 async fn a_budget_holds_while_a_stateful_set_recreates_pods() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     cluster.create_rule("native", app("native"), budget(&json!(1))).await.unwrap();
     until_gated(&cluster, "native").await;
     let set = json!({
@@ -298,7 +298,7 @@ async fn pods_wait_while_transition_rule_operator_is_down() {
 }
 
 async fn random_rollouts_with_faults_exceed_no_budget() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     let report = soak::run(&cluster, 2, 1).await.unwrap();
     eprintln!("{report}");
     assert!(report.fully_used > 0, "no budget was fully used, so the test shows nothing");

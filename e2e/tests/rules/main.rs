@@ -7,10 +7,12 @@ mod budgets;
 mod rule_kinds;
 mod webhooks;
 
-use podops_test_cluster::suite::Suite;
 use std::process::ExitCode;
 
+use podops_test_cluster::suite::Suite;
+
 fn main() -> ExitCode {
-    let files = [admission::add, budgets::add, rule_kinds::add, webhooks::add];
-    files.into_iter().fold(Suite::from_args(), |suite, add: fn(Suite) -> Suite| add(suite)).run()
+    let files: [fn(Suite) -> Suite; 4] =
+        [admission::add, budgets::add, rule_kinds::add, webhooks::add];
+    Suite::from_args().files(&files).run()
 }

@@ -13,7 +13,7 @@ use podops_api::{
     well_known,
 };
 use podops_test_cluster::{
-    cluster::{TIMEOUT, TestCluster, app, eventually, image, programs},
+    cluster::{TIMEOUT, TestCluster, app, eventually, image},
     suite::{Group, Lane, Suite, all_requests_are_permitted, new_cluster},
 };
 use serde_json::{Value, json};
@@ -73,7 +73,7 @@ async fn a_function_of_the_number_blocks_until_changed(cluster: &TestCluster) {
 
 /// Commands of `docs/concepts/rules-and-budgets.md#uninstall`, for an operator already deleted.
 async fn gates_of_a_deleted_operator_can_be_removed_with_kubectl() {
-    let mut cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let mut cluster = new_cluster().await;
     let never = json!({ "labelCheck": { "requires": { "matchLabels": { "never": "yes" } } } });
     cluster.create_rule("web", app("web"), rules(never)).await.unwrap();
     cluster.create_and_wait("web", 2, &json!({})).await.unwrap();

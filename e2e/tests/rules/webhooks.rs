@@ -20,7 +20,7 @@ use podops_api::{condition, lifecycle::LabelKind, transition_rule::PodTransition
 use podops_test_cluster::{
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, image, programs},
     process::Signal,
-    suite::{Lane, Suite},
+    suite::{Lane, Suite, new_cluster},
     tenant::Tenant,
     updates::{BESIDE_ANOTHER, Updates},
 };
@@ -156,7 +156,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
 }
 
 async fn the_python_and_go_examples_decide() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     let at = tempfile::tempdir().unwrap();
     let (_python, url) = example("python3", &["webhook.py"], at.path()).await;
     let tier = json!({ "parameters": [{ "key": "tier", "valueFrom": { "fieldRef": { "fieldPath": "metadata.labels['tier']" } } }] });
@@ -202,7 +202,7 @@ fn finishes_at_seventh_poll(head: &str, _: &str) -> Reply {
 
 /// Kuperator's known defect 4 (docs/KUPERATOR.md#known-defects).
 async fn a_task_is_polled_after_a_restart_without_another_call() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     let service = Service::start(finishes_at_seventh_poll).await;
     let url = &service.address;
     let poll =
@@ -267,7 +267,7 @@ async fn rules_reach_no_loopback_and_metadata_service() {
 
 /// Kuperator's known defects 3 and 24 (docs/KUPERATOR.md#known-defects).
 async fn failing_webhooks_are_reported_and_block_no_other_rule() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     let slow = Service::start(|_, _| Reply::Never).await;
     let huge = Service::start(|_, _| Reply::Large(100 << 20)).await;
     let invalid = Service::start(|_, _| {

@@ -31,7 +31,7 @@ use podops_test_cluster::{
     balancers::{Haproxy, Xds, envoy, free_address},
     cluster::{TIMEOUT, TestCluster, eventually, image, is_true, programs},
     server,
-    suite::{Lane, Suite},
+    suite::{Lane, Suite, new_cluster},
     tenant::Tenant,
     traffic::{Load, has_protection_finalizer, server_set, update_recreate_and_scale},
     updates::{BESIDE_ANOTHER, Updates},
@@ -172,7 +172,7 @@ async fn no_request_fails_when_draining_takes_ten_seconds() {
 }
 
 async fn pods_behind_two_haproxies_wait_for_both_and_move_to_a_third() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     let dir = cluster.plane.dir.path();
     let (one, other) = tokio::join!(Haproxy::start(dir), Haproxy::start(dir));
     let (one, mut other) = (one.unwrap(), other.unwrap());

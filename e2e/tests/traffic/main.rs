@@ -5,10 +5,11 @@
 mod backends;
 mod services;
 
-use podops_test_cluster::suite::Suite;
 use std::process::ExitCode;
 
+use podops_test_cluster::suite::Suite;
+
 fn main() -> ExitCode {
-    let files = [backends::add, services::add];
-    files.into_iter().fold(Suite::from_args(), |suite, add: fn(Suite) -> Suite| add(suite)).run()
+    let files: [fn(Suite) -> Suite; 2] = [backends::add, services::add];
+    Suite::from_args().files(&files).run()
 }

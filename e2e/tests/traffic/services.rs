@@ -311,7 +311,7 @@ async fn wait_until_rolled_out(cluster: &TestCluster, set: &str, replicas: i32) 
 
 /// Writes of consist-operator for one operation: release and protection of the Pod, one each.
 async fn a_pod_is_released_and_protected_again_in_two_writes() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     create_service(&cluster, "web", &json!({})).await;
     let web = Scenario { cluster: &cluster, set: "web", pods: 20 };
     web.create().await.unwrap();
@@ -337,7 +337,7 @@ async fn a_pod_is_released_and_protected_again_in_two_writes() {
 
 /// A request in flight delays the operation until it ends, and not longer.
 async fn a_pod_waits_for_its_last_request_not_for_a_timeout() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     let haproxy = Haproxy::start(cluster.plane.dir.path()).await.unwrap();
     create_service(&cluster, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
     cluster.create_and_wait("web", 1, &server_set("web", "InPlaceIfPossible", 3)).await.unwrap();
@@ -430,7 +430,7 @@ async fn routes_to_permitted_pod(cluster: &TestCluster, runtime: SocketAddr) -> 
 }
 
 async fn a_failing_and_restarted_backend_releases_no_pod_early() {
-    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let cluster = new_cluster().await;
     let mut haproxy = Haproxy::start(cluster.plane.dir.path()).await.unwrap();
     let (proxy, _task) = unreliable_proxy(haproxy.runtime).await;
     let runtime = std::mem::replace(&mut haproxy.runtime, proxy);
