@@ -42,32 +42,12 @@ pub(crate) const BUILD_ALL: [&str; 3] = ["build", "--workspace", "--all-targets"
 /// Builds the programs as they are released.
 pub(crate) const BUILD_RELEASE: [&str; 4] = ["build", "--release", "--workspace", "--bins"];
 
-/// Builds the command lines as they are released: small, because users download them.
-pub(crate) const BUILD_COMMAND_LINES: [&str; 7] = [
-    "build",
-    "--profile",
-    "command-line",
-    "--package",
-    "kubectl-podops",
-    "--package",
-    "kubectl-kudo",
-];
-
 /// Prefixes of the variables that describe a package.
 const PACKAGE_VARIABLES: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
 
 /// Directory of the programs that [`BUILD_RELEASE`] builds.
 pub(crate) fn release() -> anyhow::Result<PathBuf> {
-    profile("release")
-}
-
-/// Directory of the programs that [`BUILD_COMMAND_LINES`] builds.
-pub(crate) fn command_lines() -> anyhow::Result<PathBuf> {
-    profile("command-line")
-}
-
-fn profile(name: &str) -> anyhow::Result<PathBuf> {
-    Ok(target_directory()?.join(name))
+    Ok(target_directory()?.join("release"))
 }
 
 /// Directory to which cargo builds.

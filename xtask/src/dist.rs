@@ -6,14 +6,13 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
-    slice,
 };
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
 
 use crate::{
-    cargo::{self, BUILD_COMMAND_LINES, BUILD_RELEASE, cargo_with},
+    cargo::{self, BUILD_RELEASE, cargo_with},
     prerequisites, sources,
 };
 
@@ -53,7 +52,7 @@ const CHECKSUMS: &str = "SHA256SUMS";
 
 /// Maximum size of the files of an image, and of a command line, in bytes.
 const IMAGE_MAX: u64 = 25_000_000;
-const COMMAND_LINE_MAX: u64 = 12_000_000;
+const COMMAND_LINE_MAX: u64 = 20_000_000;
 
 /// Builds the images, manifests, bills of materials and checksums of a release
 #[derive(Parser)]
@@ -94,7 +93,7 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
     if args.files.is_none() {
         prerequisites::for_manifests()?;
     }
-    let (programs, command_lines) = build(&args)?;
+    let programs = build(&args)?;
     if let Some(directory) = &args.files {
         return write_files(&programs, directory);
     }
@@ -114,7 +113,7 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
         digests
     } else {
         for command_line in &COMMAND_LINES {
-            write_command_line(&release, &command_lines, command_line, is_checked)?;
+            write_command_line(&release, &programs, command_line, is_checked)?;
         }
         write_images(&release, &programs, is_checked)?
     };
@@ -126,18 +125,16 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
     Ok(fs::rename(building.keep(), &output)?)
 }
 
-/// Builds the released programs; returns the directories of the operators and of the command lines.
-fn build(args: &DistArgs) -> anyhow::Result<(PathBuf, PathBuf)> {
+/// Builds the released programs; returns their directory.
+fn build(args: &DistArgs) -> anyhow::Result<PathBuf> {
     if let Some(directory) = &args.programs {
-        return Ok((directory.clone(), directory.clone()));
+        return Ok(directory.clone());
     }
-    let flags = (cargo::RUST_FLAGS, cargo::flags_without_paths()?);
-    cargo_with(&BUILD_RELEASE, slice::from_ref(&flags))?;
-    if args.files.is_none() && args.published.is_none() {
-        let image = format!("{}/{INSTANCE_OPERATOR}:{}", args.registry, args.version);
-        cargo_with(&BUILD_COMMAND_LINES, &[flags, (IMAGE_VARIABLE, image.into())])?;
-    }
-    Ok((cargo::release()?, cargo::command_lines()?))
+    let image = format!("{}/{INSTANCE_OPERATOR}:{}", args.registry, args.version);
+    let variables =
+        [(cargo::RUST_FLAGS, cargo::flags_without_paths()?), (IMAGE_VARIABLE, image.into())];
+    cargo_with(&BUILD_RELEASE, &variables)?;
+    cargo::release()
 }
 
 /// Checks that a directory is empty, or an earlier release.

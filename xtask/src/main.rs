@@ -11,8 +11,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use cargo::{
-    BUILD, BUILD_ALL, BUILD_COMMAND_LINES, BUILD_DEMO, BUILD_RELEASE, cargo, cargo_with, release,
-    target_directory,
+    BUILD, BUILD_ALL, BUILD_DEMO, BUILD_RELEASE, cargo, cargo_with, release, target_directory,
 };
 use parts::Parts;
 use podops_test_programs::Programs;
@@ -161,7 +160,6 @@ fn bench_packages() -> anyhow::Result<()> {
     let tests: Vec<&str> = COMPARISONS.iter().flat_map(|test| ["--test", test]).collect();
     let arguments = [&["test", "--workspace"], &tests[..]].concat();
     cargo_with(&arguments, &[("PODOPS_COMPARISONS", compared.clone())])?;
-    cargo(&BUILD_COMMAND_LINES)?;
     let compared = compared.display().to_string();
     write_page("bench", &["--packages", &compared], "docs/benchmarks-packages.md")
 }

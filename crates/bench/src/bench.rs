@@ -59,6 +59,8 @@ const SETS: usize = 100;
 const ROLLOUTS: u32 = 20;
 /// Number of Pods after the large CollaSet is scaled out.
 const HUGE: usize = 10_000;
+/// Images to which Pods are updated in turn while processor time is measured.
+const UPDATES: [&str; 3] = ["nginx:1", "nginx:2", "nginx:3"];
 
 /// Runs the benchmark with the operators in `programs`, only its short part if `quick`; returns a
 /// Markdown page.
@@ -128,6 +130,20 @@ pub async fn run_packages(
 ) -> anyhow::Result<String> {
     let rows = Box::pin(packages::run(programs, community, compared)).await?;
     table("Benchmarks of packages", "bench --packages", &rows)
+}
+
+/// Measures only the processor time of the operators in `programs` per Pod that is updated in place, to compare
+/// builds; returns a Markdown page.
+///
+/// # Errors
+///
+/// As [`run`].
+pub async fn run_processor(programs: &Path) -> anyhow::Result<String> {
+    let mut rows = Rows::default();
+    let cluster = TestCluster::start(programs).await?;
+    print_step("1,000 Pods updated in place three times");
+    processor(&cluster, &mut rows).await?;
+    table("Processor time", "bench --processor", &rows)
 }
 
 fn table(title: &str, command: &str, rows: &Rows) -> anyhow::Result<String> {
@@ -591,8 +607,7 @@ async fn many_sets(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()>
     })
     .await?;
     let now = Process::of(cluster, "collaset-operator")?;
-    #[allow(clippy::cast_precision_loss, reason = "counts are small")]
-    let each = now.cpu_since(&before)?.as_secs_f64() * 1000.0 / BIG as f64;
+    let each = per_pod(now.cpu_since(&before)?, BIG);
     rows.extend([
         without_target("5,000 Pods in 100 CollaSets: updated in place", summary(&cost)),
         at_most("API requests per Pod for that", cost.requests_per_pod(), 7.0, ""),
@@ -602,7 +617,7 @@ async fn many_sets(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()>
             80.0,
             " MiB",
         ),
-        without_target("CPU time per Pod for that, collaset-operator", format!("{each:.2} ms")),
+        without_target("CPU time per Pod for that, collaset-operator", each),
     ]);
     Ok(())
 }
@@ -695,6 +710,33 @@ async fn cpu_per_rollout(cluster: &TestCluster, round: &str) -> anyhow::Result<D
     Ok(Process::of(cluster, "collaset-operator")?.cpu_since(&before)? / ROLLOUTS)
 }
 
+/// Processor time of the operators for updates in place of one CollaSet.
+async fn processor(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()> {
+    let measured = [
+        ("collaset-operator", "processor time per Pod updated in place, collaset-operator"),
+        ("lifecycle-operator", "processor time per Pod updated in place, lifecycle-operator"),
+    ];
+    cluster.create("web", MANY, "nginx:0").await?;
+    wait_until_rolled_out(cluster, "web", MANY).await?;
+    let before = measured.map(|(name, _)| Process::of(cluster, name));
+    for image in UPDATES {
+        cluster.set_image("web", image).await?;
+        wait_until_rolled_out(cluster, "web", MANY).await?;
+    }
+    for ((name, metric), before) in measured.into_iter().zip(before) {
+        let cpu = Process::of(cluster, name)?.cpu_since(&before?)?;
+        rows.push(without_target(metric, per_pod(cpu, MANY * UPDATES.len())));
+    }
+    Ok(())
+}
+
+/// Processor time per Pod, such as `1.25 ms`.
+fn per_pod(time: Duration, pods: usize) -> String {
+    #[allow(clippy::cast_precision_loss, reason = "counts are small")]
+    let each = time.as_secs_f64() * 1000.0 / pods as f64;
+    format!("{each:.2} ms")
+}
+
 async fn big(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()> {
     delete_all_sets(cluster).await?;
     let cost = Cost::of(cluster, BIG, async {
@@ -716,16 +758,12 @@ async fn big(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()> {
     rows.push(without_target("5,000 Pods in one CollaSet: updated in place", summary(&cost)));
     for ((name, metric), before) in measured.into_iter().zip(before) {
         let now = Process::of(cluster, name)?;
-        let cpu = now.cpu_since(&before?)?.as_secs_f64();
-        #[allow(clippy::cast_precision_loss, reason = "counts are small")]
-        let each = cpu * 1000.0 / BIG as f64;
-        rows.push(without_target(
-            metric,
-            format!(
-                "{cpu:.1} CPU s ({each:.2} ms per Pod), peak {:.0} MiB",
-                now.memory.peak_mebibytes
-            ),
-        ));
+        let cpu = now.cpu_since(&before?)?;
+        let seconds = cpu.as_secs_f64();
+        let each = per_pod(cpu, BIG);
+        let peak = now.memory.peak_mebibytes;
+        let measured = format!("{seconds:.1} CPU s ({each} per Pod), peak {peak:.0} MiB");
+        rows.push(without_target(metric, measured));
     }
     let cost = Cost::of(cluster, HUGE - BIG, async {
         cluster.patch("big", json!({ "replicas": HUGE })).await?;

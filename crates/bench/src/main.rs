@@ -59,6 +59,10 @@ enum Command {
         /// Count failed requests while Pods of Podops and of other workloads are changed instead
         #[arg(long, conflicts_with_all = ["quick", "packages"])]
         comparison: bool,
+        /// Measure only the processor time of the operators per Pod that is updated in place; `PODOPS_PROGRAMS`
+        /// sets the directory of another build
+        #[arg(long, conflicts_with_all = ["quick", "packages", "comparison"])]
+        processor: bool,
     },
 }
 
@@ -77,10 +81,9 @@ async fn main() -> anyhow::Result<()> {
 
 /// Runs a command, and returns its page.
 async fn run(command: Command) -> anyhow::Result<String> {
-    let programs = std::env::current_exe()?
-        .parent()
-        .map(PathBuf::from)
-        .context("path of this program has no parent")?;
+    let this = std::env::current_exe()?;
+    let beside = this.parent().context("path of this program has no parent")?;
+    let programs = std::env::var_os("PODOPS_PROGRAMS").map_or(beside.to_owned(), PathBuf::from);
     match command {
         Command::Soak { rounds, seed } => {
             let cluster = TestCluster::start(&programs).await?;
@@ -93,6 +96,7 @@ async fn run(command: Command) -> anyhow::Result<String> {
             Box::pin(bench::run_packages(&programs, &community, &compared)).await
         }
         Command::Bench { comparison: true, .. } => Box::pin(comparison::run(&programs)).await,
+        Command::Bench { processor: true, .. } => bench::run_processor(&programs).await,
         Command::Bench { quick, .. } => Box::pin(bench::run(&programs, quick)).await,
         Command::Packages { folder, kills } => {
             let page = packages::run(&programs, &folder).await?;

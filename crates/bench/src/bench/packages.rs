@@ -120,10 +120,9 @@ async fn kills(programs: &Path, rows: &mut Rows) -> anyhow::Result<Vec<Request>>
 }
 
 fn sizes(programs: &Path, rows: &mut Rows) -> anyhow::Result<()> {
-    let command_lines = programs.with_file_name("command-line");
     let programs = [
         ("stripped release, instance-operator", programs.join(INSTANCE_OPERATOR)),
-        ("stripped release, kubectl-kudo", command_lines.join("kubectl-kudo")),
+        ("stripped release, kubectl-kudo", programs.join("kubectl-kudo")),
     ];
     for (metric, path) in programs {
         let size = path.metadata().with_context(|| path.display().to_string())?.len();
