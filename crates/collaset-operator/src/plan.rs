@@ -20,10 +20,10 @@ pub use state::{
 use action::{Action, SetChange};
 use planner::Planner;
 use state::{
-    budget::Budget,
     counted::{counted, select_for_scale_in},
     instances::Instances,
     pairs::Pairs,
+    rolling_limits::Budget,
     targets::Targets,
 };
 use steps::{claims, membership, reclaim, replace, revision, scale, update};

@@ -15,7 +15,7 @@ use crate::{
     plan::{
         Blocker, BlockerScope, Failures, Plan, Response,
         action::{Action, RevisionChange},
-        state::{budget::max_unavailable, pairs::Pairs},
+        state::{pairs::Pairs, rolling_limits::max_unavailable},
     },
     reasons,
     view::{Observed, OwnOperation, PodView},

@@ -23,7 +23,7 @@ use podops_traces::PodIdentity;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
-    graceful_deletion::{budget::PodReadiness, decision::DeletionCandidate},
+    graceful_deletion::{decision::DeletionCandidate, disruption_budget::PodReadiness},
     pod::{Identity, InvalidAvailableConditions, PodView},
 };
 

@@ -33,7 +33,7 @@ use stateright::{Model, Property};
 use transition_rule_operator::{
     plan::{Plan, plan},
     render,
-    rules::webhook::{RuleRef, Subject, WebhookState, WebhookVerdict},
+    rules::webhook_messages::{RuleRef, Subject, WebhookState, WebhookVerdict},
     view::{Observed, PodView, RuleView, SetView},
 };
 

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    rules::webhook::WebhookState,
+    rules::webhook_messages::WebhookState,
     view::{BudgetView, Observed, PodView, RuleView, SetView, read},
 };
 

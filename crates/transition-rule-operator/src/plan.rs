@@ -14,16 +14,16 @@ use self::{
 };
 use crate::view::Observed;
 
+mod budgets;
 mod checks;
 mod decision;
 mod details;
 mod gates;
 mod grants;
-mod ledger;
 mod planner;
 mod rejected;
 mod rule_states;
-mod webhooks;
+mod webhook_verdicts;
 
 pub use decision::{GateChange, Grant, Plan, PodChange, RuleDecision, WebhookCall};
 pub use grants::RESERVATIONS_MAX;
@@ -83,7 +83,7 @@ impl<'a> Planner<'a> {
         if !full.enforced.is_empty() {
             return self.reject(waiting, &full.enforced);
         }
-        self.ledger.consume(waiting.pod);
+        self.budgets.consume(waiting.pod);
         let pending = self.call_webhooks(waiting, &subject, &rules);
         if !pending.is_empty() {
             return self.reject(waiting, &pending);

@@ -5,13 +5,13 @@ use kube::core::SelectorExt as _;
 
 use crate::view::{PodView, Rule};
 
-pub mod budget;
+pub mod available_policy;
 pub mod cel;
 pub mod kind;
 pub mod pod_fields;
 pub mod schedule;
 pub mod verdict;
-pub mod webhook;
+pub mod webhook_messages;
 
 pub use kind::Kind;
 pub use verdict::Verdict;

@@ -15,7 +15,7 @@ use podops_api::{
 use podops_expressions::{CompileError, Expression};
 use serde_json::Value;
 
-use crate::rules::webhook::{RuleRef, Subject, WebhookState};
+use crate::rules::webhook_messages::{RuleRef, Subject, WebhookState};
 
 pub(crate) mod read;
 

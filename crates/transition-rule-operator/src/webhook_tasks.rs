@@ -9,7 +9,7 @@ use podops_api::{ids::PodName, transition_rule::WebhookStatus};
 use self::rule_webhook::{PAUSE_MAX, RuleWebhook};
 use crate::{
     plan::WebhookCall,
-    rules::webhook::{
+    rules::webhook_messages::{
         REQUEST_MAX, Request, Resource, RuleRef, Subject, WebhookError, WebhookState,
     },
     view::{Observed, Rule},
@@ -213,7 +213,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        rules::webhook::WebhookVerdict,
+        rules::webhook_messages::WebhookVerdict,
         view::{PodView, RuleView},
     };
 

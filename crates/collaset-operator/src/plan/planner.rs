@@ -13,11 +13,11 @@ use serde_json::json;
 use super::{
     action::{Action, PodChange},
     state::{
-        budget::{Budget, is_in_service},
         facts::Facts,
         failures::Failures,
         pairs::Pairs,
         revisions::Revisions,
+        rolling_limits::{Budget, is_in_service},
         rollout_step::Rollout,
     },
 };

@@ -1,6 +1,5 @@
 //! Facts derived from the observed state that several steps need. No step, no action.
 
-pub mod budget;
 pub mod claims;
 pub mod counted;
 pub mod decorations;
@@ -10,5 +9,6 @@ pub mod instances;
 pub mod last_status;
 pub mod pairs;
 pub mod revisions;
+pub mod rolling_limits;
 pub mod rollout_step;
 pub mod targets;

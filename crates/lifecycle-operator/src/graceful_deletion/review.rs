@@ -17,8 +17,8 @@ use podops_client::event::EventReason;
 use serde_json::Value;
 
 use super::{
-    budget::Denial,
     decision::{Decision, DeletionCandidate},
+    disruption_budget::Denial,
 };
 use crate::reasons;
 

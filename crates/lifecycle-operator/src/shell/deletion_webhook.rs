@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use crate::{
     graceful_deletion::{
-        budget::{self, Denial},
+        disruption_budget::{self, Denial},
         review::{Action, DeletionRequest, RequestKind, denied_by_budget},
     },
     observe::{SlimPod, SlimService},
@@ -199,8 +199,13 @@ impl DeletionWebhook {
             let listed = listed.into_iter().map(|budget| decoded("PodDisruptionBudget", budget));
             let listed = listed.collect::<Result<Vec<_>, _>>()?;
             let now = clock::now();
-            let consumed =
-                budget::consume_disruption(&listed, &identity.name, &labels, pod.readiness(), now);
+            let consumed = disruption_budget::consume_disruption(
+                &listed,
+                &identity.name,
+                &labels,
+                pod.readiness(),
+                now,
+            );
             let write = match consumed {
                 Ok(Some(write)) => write,
                 Ok(None) => return Ok(Ok(())),

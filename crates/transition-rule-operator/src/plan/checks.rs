@@ -7,7 +7,7 @@ use crate::{
     rules::{
         Verdict,
         cel::{FULL_PODS_LIMIT_REACHED, Facts, OwnerFacts, POD_NOT_FETCHED},
-        evaluate, schedule, webhook,
+        evaluate, schedule, webhook_messages,
     },
     view::{DefinedRule, PodView, Rule, RuleView},
 };
@@ -72,7 +72,7 @@ impl<'a> Planner<'a> {
             if let Some(spec) = &rule.spec.schedule {
                 self.requeue_at.extend(schedule::next_change(spec, self.now));
             }
-            let needs_object = webhook::needs_object(&rule.spec);
+            let needs_object = webhook_messages::needs_object(&rule.spec);
             let reads_object = needs_object || matches!(rule.expression, Some(Ok(_)));
             if reads_object && pod.object.is_none() {
                 let reason = if self.observed.full_pods_limit_reached {
@@ -122,8 +122,8 @@ impl<'a> Planner<'a> {
     /// the evaluated Pod still available, so that its own reservation does not reject it.
     fn counts(&self, owner: &RuleView, pod: &PodView) -> PodCounts {
         let waiting = self.waiting.get(owner.name.as_str()).copied().unwrap_or_default();
-        let counts = self.ledger.counts(owner);
-        let reserved = i32::from(pod.is_available() && self.ledger.is_unavailable(pod));
+        let counts = self.budgets.counts(owner);
+        let reserved = i32::from(pod.is_available() && self.budgets.is_unavailable(pod));
         let available = counts.available + reserved;
         let unavailable = counts.unavailable - reserved;
         PodCounts { waiting, available, unavailable, ..counts }
@@ -143,7 +143,7 @@ impl<'a> Planner<'a> {
         rules: &[DefinedRule<'a>],
     ) -> Rejections<'a> {
         let rejections = rules.iter().filter_map(|defined| {
-            let reason = self.ledger.rejection_reason(*defined, pod)?;
+            let reason = self.budgets.rejection_reason(*defined, pod)?;
             Some(Rejection { defined: *defined, reason })
         });
         Rejections::split(rejections.collect())
@@ -157,7 +157,7 @@ impl<'a> Planner<'a> {
         rules: &[DefinedRule<'a>],
     ) -> Vec<Rejection<'a>> {
         let mut closed = self.budget_rejections(pod, rules).enforced;
-        closed.retain(|rejection| self.ledger.permits_none(rejection.defined));
+        closed.retain(|rejection| self.budgets.permits_none(rejection.defined));
         closed
     }
 }

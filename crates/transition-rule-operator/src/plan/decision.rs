@@ -13,7 +13,7 @@ use podops_api::{
 };
 
 use crate::{
-    rules::webhook::{RuleRef, Subject},
+    rules::webhook_messages::{RuleRef, Subject},
     view::PendingOperation,
 };
 

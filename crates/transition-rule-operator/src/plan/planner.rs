@@ -14,12 +14,12 @@ use podops_api::{
 };
 
 use super::{
+    budgets::RemainingBudgets,
     decision::{Plan, PodChange, RuleDecision, WebhookCall},
-    ledger::BudgetLedger,
     rejected::RejectedPod,
 };
 use crate::{
-    rules::webhook::Subject,
+    rules::webhook_messages::Subject,
     view::{DefinedRule, Observed, PendingOperation, PodView, RuleView},
 };
 
@@ -63,7 +63,7 @@ impl WaitingPod<'_> {
 pub(super) struct Planner<'a> {
     pub(super) observed: &'a Observed,
     pub(super) now: Timestamp,
-    pub(super) ledger: BudgetLedger<'a>,
+    pub(super) budgets: RemainingBudgets<'a>,
     changes: BTreeMap<&'a PodName, PodChange>,
     pub(super) decisions: BTreeMap<&'a str, RuleDecision>,
     /// Number of waiting Pods at the evaluated stage, by name of the PodTransitionRule.
@@ -85,15 +85,15 @@ const STEPS_PER_PLAN: usize = 50_000_000;
 
 impl<'a> Planner<'a> {
     pub(super) fn new(observed: &'a Observed, now: Timestamp) -> Self {
-        let ledger = BudgetLedger::new(observed);
+        let budgets = RemainingBudgets::new(observed);
         let active = observed.rules.iter().filter(|rule| !rule.deleting);
         let decisions = active
-            .map(|rule| (rule.name.as_str(), initial_decision(observed, rule, &ledger)))
+            .map(|rule| (rule.name.as_str(), initial_decision(observed, rule, &budgets)))
             .collect();
         Self {
             observed,
             now,
-            ledger,
+            budgets,
             changes: BTreeMap::new(),
             decisions,
             waiting: BTreeMap::new(),
@@ -154,7 +154,7 @@ impl<'a> Planner<'a> {
 fn initial_decision(
     observed: &Observed,
     rule: &RuleView,
-    ledger: &BudgetLedger<'_>,
+    budgets: &RemainingBudgets<'_>,
 ) -> RuleDecision {
     let selected: Vec<&PodView> = observed.pods.iter().filter(|pod| rule.selects(pod)).collect();
     let by_name: BTreeMap<&str, &PodView> =
@@ -163,7 +163,7 @@ fn initial_decision(
         by_name.get(reservation.pod.as_str()).is_some_and(|pod| pod.has_operation(reservation))
     });
     RuleDecision {
-        counts: ledger.counts(rule),
+        counts: budgets.counts(rule),
         targets: selected.iter().map(|pod| pod.name.clone()).collect(),
         reservations: active_reservations.cloned().collect(),
         enforced: true,

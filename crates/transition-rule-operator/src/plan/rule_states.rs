@@ -7,7 +7,7 @@ use podops_api::{
 
 use super::planner::Planner;
 use crate::{
-    rules::{Verdict, budget::saturated, cel::Facts, evaluate},
+    rules::{Verdict, available_policy::saturated, cel::Facts, evaluate},
     view::{DefinedRule, PendingOperation, PodView, Rule},
 };
 
@@ -29,7 +29,7 @@ impl<'a> Planner<'a> {
         let key = (owner.name.as_str(), rule.spec.name.as_str());
         let rejected = self.rejecting.get(&key).copied().unwrap_or_default();
         let excess = if rule.is_enforced() { 0 } else { self.dry_run_excess(defined, counts) };
-        let limits = self.ledger.limits(defined);
+        let limits = self.budgets.limits(defined);
         RuleState {
             name: rule.spec.name.clone(),
             mode: (!rule.is_enforced()).then_some(rule.spec.mode),
@@ -44,7 +44,7 @@ impl<'a> Planner<'a> {
     fn dry_run_excess(&self, defined: DefinedRule<'a>, counts: PodCounts) -> i32 {
         let DefinedRule { owner, rule } = defined;
         if rule.spec.available_policy.is_some() {
-            return self.ledger.excess(defined, counts);
+            return self.budgets.excess(defined, counts);
         }
         let would_be_rejected = self.observed.pods.iter().filter(|pod| {
             owner.selects(pod) && rule.applies_to(pod) && self.would_reject(rule, pod, counts)

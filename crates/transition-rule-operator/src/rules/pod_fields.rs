@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::webhook;
+use super::webhook_messages;
 use crate::view::Rule;
 
 /// Set of fields of a Pod, by their paths; an empty path is the whole Pod.
@@ -20,7 +20,7 @@ impl PodFields {
             if let Some(Ok(expression)) = &rule.expression {
                 paths.extend(expression.fields_of("pod"));
             }
-            paths.extend(webhook::pod_fields(&rule.spec));
+            paths.extend(webhook_messages::pod_fields(&rule.spec));
         }
         Self(paths)
     }

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     observe::{SlimNamespace, trim_namespace},
-    rules::{Kind, webhook::AddressPolicy},
+    rules::{Kind, webhook_messages::AddressPolicy},
 };
 
 /// CollaSets; not every cluster serves them.

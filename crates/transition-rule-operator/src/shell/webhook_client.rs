@@ -19,7 +19,7 @@ use self::client::{Call, send};
 use super::metrics::Metrics;
 use crate::{
     plan::WebhookCall,
-    rules::webhook::{AddressPolicy, Request, WebhookError},
+    rules::webhook_messages::{AddressPolicy, Request, WebhookError},
     view::Observed,
     webhook_tasks::{
         CallStart, Job, JobKind, TaskState, WebhookTasks, poll_interval, request_timeout, task_url,

@@ -8,7 +8,7 @@ use podops_api::{
     transition_rule::{Poll, TransitionRuleWebhook},
 };
 
-use crate::rules::webhook::{Request, RuleRef, Subject, WebhookError};
+use crate::rules::webhook_messages::{Request, RuleRef, Subject, WebhookError};
 
 /// Queued request, or task to poll.
 #[derive(Clone, Debug)]

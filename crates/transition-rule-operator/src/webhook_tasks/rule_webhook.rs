@@ -12,7 +12,7 @@ use podops_client::backoff;
 
 use super::job::task_timeout;
 use crate::{
-    rules::webhook::{
+    rules::webhook_messages::{
         Outcome, REQUEST_IN_PROGRESS, Subject, TASK_IN_PROGRESS, WebhookError, WebhookVerdict,
         read_response, read_task_response,
     },

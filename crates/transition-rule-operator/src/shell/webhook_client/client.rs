@@ -27,7 +27,7 @@ use rustls::{
 };
 use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 
-use crate::rules::webhook::{AddressPolicy, RESPONSE_MAX, WebhookError};
+use crate::rules::webhook_messages::{AddressPolicy, RESPONSE_MAX, WebhookError};
 
 /// One HTTP request.
 pub(in crate::shell) struct Call<'a> {

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use podops_api::transition_rule::{PodCounts, TopologySpreadRule};
 
 use crate::{
-    rules::budget::{Limits, UnavailablePods, count, saturated},
+    rules::available_policy::{Limits, UnavailablePods, count, saturated},
     view::{BudgetView, DefinedRule, Observed, PodView, RuleView},
 };
 
 /// Unavailable Pods, and the capacity that they leave in each budget.
 #[derive(Clone, Debug)]
-pub(super) struct BudgetLedger<'a> {
+pub(super) struct RemainingBudgets<'a> {
     observed: &'a Observed,
     unavailable: UnavailablePods<'a>,
     /// Pod counts by name of the PodTransitionRule.
@@ -23,15 +23,15 @@ pub(super) struct BudgetLedger<'a> {
     spread: BTreeMap<(&'a str, &'a str), BTreeMap<&'a str, usize>>,
 }
 
-impl<'a> BudgetLedger<'a> {
-    /// Builds the ledger from the observed state, before any operation is passed.
+impl<'a> RemainingBudgets<'a> {
+    /// Builds the budgets from the observed state, before any operation is passed.
     pub(super) fn new(observed: &'a Observed) -> Self {
         let unavailable = UnavailablePods::of(observed);
         let counts = observed
             .rules
             .iter()
             .map(|rule| (rule.name.as_str(), count(rule, observed, &unavailable)));
-        let mut ledger = Self {
+        let mut budgets = Self {
             observed,
             counts: counts.collect(),
             uncounted: observed
@@ -45,18 +45,18 @@ impl<'a> BudgetLedger<'a> {
         for rule in &observed.rules {
             let keys = rule.rules.iter().filter_map(|r| r.spec.topology_spread.as_ref());
             for key in keys.map(|spread| spread.topology_key.as_str()) {
-                let by_value = ledger.spread.entry((&rule.name, key)).or_default();
+                let by_value = budgets.spread.entry((&rule.name, key)).or_default();
                 for pod in observed
                     .pods
                     .iter()
                     .filter(|pod| !pod.terminal && rule.selects(pod))
-                    .filter(|pod| ledger.unavailable.contains(pod))
+                    .filter(|pod| budgets.unavailable.contains(pod))
                 {
                     *by_value.entry(topology_value(observed, pod, key)).or_default() += 1;
                 }
             }
         }
-        ledger
+        budgets
     }
 
     /// Number of Pods that a PodTransitionRule selects, by state.

@@ -9,7 +9,7 @@ use super::{
     planner::{Planner, Rejection, WaitingPod},
 };
 use crate::{
-    rules::webhook::{REQUEST_IN_PROGRESS, RuleRef, Subject, WebhookVerdict},
+    rules::webhook_messages::{REQUEST_IN_PROGRESS, RuleRef, Subject, WebhookVerdict},
     view::DefinedRule,
 };
 
