@@ -61,6 +61,13 @@ pub(super) struct Function {
     pub(super) body: fn(&mut Call<'_>) -> Result<Value, Failure>,
 }
 
+impl Function {
+    /// Returns the type of the argument at this index.
+    pub(super) fn argument_type(&self, index: usize) -> Type {
+        self.parameters.get(index).copied().or(self.rest).unwrap_or(Type::Any)
+    }
+}
+
 /// Call of a function; the arguments have the types of the parameters.
 pub(super) struct Call<'a> {
     pub(super) arguments: Vec<Value>,

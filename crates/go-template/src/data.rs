@@ -39,9 +39,11 @@ impl Data {
 }
 
 fn texts(entries: &BTreeMap<String, String>) -> BTreeMap<Text, Value> {
-    let entry =
-        |(key, value): (&String, &String)| (Text::from(key.as_str()), Value::text(value.as_str()));
-    entries.iter().map(entry).collect()
+    let mut texts = BTreeMap::new();
+    for (key, value) in entries {
+        texts.insert(Text::from(key.as_str()), Value::text(value.as_str()));
+    }
+    texts
 }
 
 /// Go type of the numbers in JSON.

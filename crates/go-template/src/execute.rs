@@ -399,15 +399,13 @@ impl<'a> Execution<'a> {
         function: &Function,
         arguments: Arguments<'_, 'a>,
     ) -> Result<Value, Failure> {
-        let kind = |index: usize| {
-            function.parameters.get(index).copied().or(function.rest).unwrap_or(Type::Any)
-        };
         let mut values = Vec::new();
         for (index, operand) in arguments.operands.iter().enumerate() {
-            values.push(self.argument(arguments.dot, operand, kind(index))?);
+            let kind = function.argument_type(index);
+            values.push(self.argument(arguments.dot, operand, kind)?);
         }
         if let Some(last) = arguments.last {
-            let kind = kind(values.len());
+            let kind = function.argument_type(values.len());
             let last = if kind == Type::Map { self.or_nil_map(last) } else { last };
             values.push(kind.check(last)?);
         }
@@ -516,10 +514,11 @@ impl Turns {
         let over = match value {
             Value::List(list) => Over::List(*list),
             Value::Map(map) => {
-                let entry = |(key, value): (&super::text::Text, &Value)| {
-                    (Value::Text(key.clone()), value.clone())
-                };
-                Over::Entries(heap.entries(*map).iter().map(entry).collect())
+                let mut entries = Vec::new();
+                for (key, value) in heap.entries(*map) {
+                    entries.push((Value::Text(key.clone()), value.clone()));
+                }
+                Over::Entries(entries)
             }
             Value::Nil => Over::Entries(Vec::new()),
             Value::Integer { value: count, kind } => Over::Count { count: *count, kind: *kind },

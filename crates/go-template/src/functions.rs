@@ -71,6 +71,5 @@ pub(super) fn method(receiver: &Value, name: &str, values: &[Value]) -> Result<V
         | Value::List(_)
         | Value::Map(_) => None,
     };
-    let no_field = || Failure::NoField { field: name.to_owned(), found: receiver.type_name() };
-    result.ok_or_else(no_field)
+    result.ok_or_else(|| Failure::NoField { field: name.to_owned(), found: receiver.type_name() })
 }

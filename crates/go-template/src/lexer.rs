@@ -291,13 +291,11 @@ enum Close {
 
 /// Returns the length of a possible number, which [`super::parser`] parses.
 fn number_length(text: &str) -> usize {
-    let bytes = text.as_bytes();
-    let at = |position: usize| bytes.get(position).copied().unwrap_or(0);
-    let mut position = usize::from(matches!(at(0), b'+' | b'-'));
+    let mut position = usize::from(matches!(byte_at(text, 0), b'+' | b'-'));
     let mut digits = "0123456789_";
-    if at(position) == b'0' {
+    if byte_at(text, position) == b'0' {
         position += 1;
-        digits = match at(position) {
+        digits = match byte_at(text, position) {
             b'x' | b'X' => "0123456789abcdefABCDEF_",
             b'o' | b'O' => "01234567_",
             b'b' | b'B' => "01_",
@@ -306,20 +304,24 @@ fn number_length(text: &str) -> usize {
         position += usize::from(digits.len() != 11);
     }
     position = behind_digits(text, position, digits);
-    if at(position) == b'.' {
+    if byte_at(text, position) == b'.' {
         position = behind_digits(text, position + 1, digits);
     }
-    let is_exponent = match at(position) {
+    let is_exponent = match byte_at(text, position) {
         b'e' | b'E' => digits.len() == 11,
         b'p' | b'P' => digits.len() == 23,
         _ => false,
     };
     if is_exponent {
         position += 1;
-        position += usize::from(matches!(at(position), b'+' | b'-'));
+        position += usize::from(matches!(byte_at(text, position), b'+' | b'-'));
         position = behind_digits(text, position, "0123456789_");
     }
-    position + usize::from(at(position) == b'i')
+    position + usize::from(byte_at(text, position) == b'i')
+}
+
+fn byte_at(text: &str, position: usize) -> u8 {
+    text.as_bytes().get(position).copied().unwrap_or(0)
 }
 
 /// Returns the position after a run of digits.
@@ -341,9 +343,8 @@ fn is_alphanumeric(character: char) -> bool {
 
 /// Returns true if a name may end before this text.
 fn ends_word(text: &str) -> bool {
-    let next = text.chars().next();
-    let ends = |next| is_space(next) || matches!(next, '.' | ',' | '|' | ':' | ')' | '(');
-    next.is_none_or(ends) || text.starts_with(CLOSE)
+    let Some(next) = text.chars().next() else { return true };
+    is_space(next) || matches!(next, '.' | ',' | '|' | ':' | ')' | '(') || text.starts_with(CLOSE)
 }
 
 fn keyword(word: &str) -> Kind {

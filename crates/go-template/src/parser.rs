@@ -426,17 +426,17 @@ impl<'a> Parser<'a> {
 
     fn term(&mut self) -> Result<Option<Operand>, AtLine> {
         let token = self.peek();
-        let at_line = |failure| (token.line, failure);
         let operand = match token.kind {
             Kind::Identifier => {
-                functions::check(token.text).map_err(at_line)?;
+                functions::check(token.text).map_err(|failure| (token.line, failure))?;
                 Operand::Function(token.text.to_owned())
             }
             Kind::Dot => Operand::Dot,
             Kind::Nil => Operand::Nil,
             Kind::Variable => {
                 if !self.scope.variables.iter().any(|name| name == token.text) {
-                    return Err(at_line(Failure::UndefinedVariable(token.text.to_owned())));
+                    let failure = Failure::UndefinedVariable(token.text.to_owned());
+                    return Err((token.line, failure));
                 }
                 Operand::Variable { name: token.text.to_owned(), fields: Vec::new() }
             }

@@ -22,6 +22,11 @@ pub(super) fn run_length(text: &str, fits: impl Fn(char) -> bool) -> usize {
     text.find(|character| !fits(character)).unwrap_or(text.len())
 }
 
+/// Returns true if all characters are decimal digits.
+pub(super) fn is_digits(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 impl fmt::Debug for Text {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{:?}", String::from_utf8_lossy(&self.0))

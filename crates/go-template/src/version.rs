@@ -17,7 +17,6 @@ pub(crate) struct Version {
 impl Version {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let parts = Parts::parse(text, |c| c.is_ascii_digit())?;
-        let number = |part: Option<&str>| part.map_or(Some(0), |part| part.parse().ok());
         Some(Self {
             numbers: [
                 number(Some(parts.numbers[0]?))?,
@@ -54,6 +53,10 @@ impl fmt::Display for Version {
         }
         Ok(())
     }
+}
+
+fn number(part: Option<&str>) -> Option<i64> {
+    part.map_or(Some(0), |part| part.parse().ok())
 }
 
 fn order_of_prereleases(left: &str, right: &str) -> Ordering {
@@ -136,8 +139,12 @@ pub(crate) struct Constraints(Vec<Vec<Constraint>>);
 impl Constraints {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = with_ranges_rewritten(text);
-        let all = |alternative: &str| alternative.split(',').map(Constraint::parse).collect();
-        text.split("||").map(all).collect::<Option<Vec<_>>>().map(Self)
+        let mut alternatives = Vec::new();
+        for alternative in text.split("||") {
+            let all: Option<Vec<_>> = alternative.split(',').map(Constraint::parse).collect();
+            alternatives.push(all?);
+        }
+        Some(Self(alternatives))
     }
 
     pub(crate) fn accept(&self, version: &Version) -> bool {
@@ -205,8 +212,6 @@ impl Constraint {
             .find_map(|(sign, operator)| Some((text.strip_prefix(sign)?, *operator)))?;
         let rest = rest.trim_start_matches(SPACES);
         let parts = Parts::parse(rest, is_digit_or_wildcard)?;
-        let is_wildcard =
-            |part: Option<&str>| part.is_some_and(|part| matches!(part, "x" | "X" | "*"));
         let [major, minor, patch] = parts.numbers;
         let mut minor_is_open = false;
         let mut patch_is_open = false;
@@ -266,6 +271,10 @@ impl Constraint {
         version.numbers[0] == self.version.numbers[0]
             && (version.numbers[1] == self.version.numbers[1] || self.minor_is_open)
     }
+}
+
+fn is_wildcard(part: Option<&str>) -> bool {
+    part.is_some_and(|part| matches!(part, "x" | "X" | "*"))
 }
 
 impl Parts<'_> {

@@ -86,15 +86,10 @@ fn digit(alphabet: &[u8], byte: u8) -> Option<u8> {
 fn base64(bytes: &[u8]) -> Result<Vec<u8>, Position> {
     let mut out = Vec::new();
     let mut position = 0;
-    let skip_breaks = |position: &mut usize| {
-        while matches!(bytes.get(*position), Some(b'\r' | b'\n')) {
-            *position += 1;
-        }
-    };
     loop {
         let mut digits = Vec::with_capacity(4);
         while digits.len() < 4 {
-            skip_breaks(&mut position);
+            position = behind_breaks(bytes, position);
             let Some(byte) = bytes.get(position) else {
                 if digits.is_empty() {
                     return Ok(out);
@@ -110,7 +105,7 @@ fn base64(bytes: &[u8]) -> Result<Vec<u8>, Position> {
         }
         let count = digits.len();
         if count == 2 {
-            skip_breaks(&mut position);
+            position = behind_breaks(bytes, position);
             match bytes.get(position) {
                 None => return Err(bytes.len()),
                 Some(b'=') => position += 1,
@@ -121,10 +116,18 @@ fn base64(bytes: &[u8]) -> Result<Vec<u8>, Position> {
         let all = digits.iter().fold(0_u32, |all, digit| all << 6 | u32::from(*digit));
         out.extend(&all.to_be_bytes()[1..count]);
         if count < 4 {
-            skip_breaks(&mut position);
+            position = behind_breaks(bytes, position);
             return if position < bytes.len() { Err(position) } else { Ok(out) };
         }
     }
+}
+
+fn behind_breaks(bytes: &[u8], start: usize) -> usize {
+    let mut position = start;
+    while matches!(bytes.get(position), Some(b'\r' | b'\n')) {
+        position += 1;
+    }
+    position
 }
 
 /// Decodes base32 as Go does; a short rest after the padding is ignored.
@@ -190,16 +193,19 @@ fn decrypted(call: &mut Call<'_>) -> Result<Value, Failure> {
     if text.bytes().is_empty() {
         return call.make("");
     }
-    let invalid = || Failure::invalid("encrypted text", text.bytes());
+    let plain = plain_bytes(password.bytes(), text.bytes());
+    call.make(plain.ok_or_else(|| Failure::invalid("encrypted text", text.bytes()))?)
+}
+
+fn plain_bytes(password: &[u8], text: &[u8]) -> Option<Vec<u8>> {
     let mut key = [0; 32];
-    let length = password.bytes().len().min(32);
-    key[..length].copy_from_slice(&password.bytes()[..length]);
-    let bytes = base64(text.bytes()).map_err(|_| invalid())?;
-    let (vector, blocks) = bytes.split_at_checked(16).ok_or_else(invalid)?;
-    let decryptor = cbc::Decryptor::<aes::Aes256>::new_from_slices(&key, vector);
-    let decryptor = decryptor.map_err(|_| invalid())?;
-    let plain = decryptor.decrypt_padded_vec::<NoPadding>(blocks).map_err(|_| invalid())?;
-    let padding = usize::from(*plain.last().ok_or_else(invalid)?);
-    let end = plain.len().checked_sub(padding).ok_or_else(invalid)?;
-    call.make(&plain[..end])
+    let length = password.len().min(32);
+    key[..length].copy_from_slice(&password[..length]);
+    let bytes = base64(text).ok()?;
+    let (vector, blocks) = bytes.split_at_checked(16)?;
+    let decryptor = cbc::Decryptor::<aes::Aes256>::new_from_slices(&key, vector).ok()?;
+    let mut plain = decryptor.decrypt_padded_vec::<NoPadding>(blocks).ok()?;
+    let padding = usize::from(*plain.last()?);
+    plain.truncate(plain.len().checked_sub(padding)?);
+    Some(plain)
 }

@@ -316,14 +316,13 @@ fn write_value(
     directive: &Directive,
 ) -> Result<(), Failure> {
     let is_container = matches!(value, Value::List(_) | Value::Map(_));
-    let mut write = |value: &Value, out: &mut Vec<u8>| {
+    print::each(heap, value, 0, out, &mut |value, out| {
         if is_container && matches!(value, Value::Nil) {
             out.extend(b"<nil>");
             return Ok(());
         }
         scalar(out, value, directive)
-    };
-    print::each(heap, value, 0, out, &mut write)
+    })
 }
 
 fn scalar(out: &mut Vec<u8>, value: &Value, directive: &Directive) -> Result<(), Failure> {
@@ -392,8 +391,7 @@ fn text(out: &mut Vec<u8>, bytes: &[u8], verb: char, flags: &Flags) -> bool {
 }
 
 fn can_be_raw(text: &str) -> bool {
-    let fits = |c: char| c != '\u{feff}' && c != '`' && c != '\x7f' && (c >= ' ' || c == '\t');
-    text.chars().all(fits)
+    text.chars().all(|c| c != '\u{feff}' && c != '`' && c != '\x7f' && (c >= ' ' || c == '\t'))
 }
 
 /// Truncates to the precision, which is in runes.
@@ -410,8 +408,10 @@ fn hexadecimal(out: &mut Vec<u8>, bytes: &[u8], upper: bool, flags: &Flags) {
         (true, false) => "0x",
         (true, true) => "0X",
     };
-    let digits = |byte: &u8| if upper { format!("{byte:02X}") } else { format!("{byte:02x}") };
-    let all: Vec<String> = bytes[..length].iter().map(digits).collect();
+    let mut all = Vec::new();
+    for byte in &bytes[..length] {
+        all.push(if upper { format!("{byte:02X}") } else { format!("{byte:02x}") });
+    }
     let text = match (all.is_empty(), flags.space) {
         (true, _) => String::new(),
         (false, true) => format!("{prefix}{}", all.join(&format!(" {prefix}"))),
@@ -423,7 +423,6 @@ fn hexadecimal(out: &mut Vec<u8>, bytes: &[u8], upper: bool, flags: &Flags) {
 /// Writes an integer; returns false if the verb does not apply.
 fn integer(out: &mut Vec<u8>, value: i64, verb: char, flags: &Flags) -> bool {
     let plain = Flags { zero: false, ..*flags };
-    let character = || u32::try_from(value).ok().and_then(char::from_u32).unwrap_or('\u{fffd}');
     let magnitude = value.unsigned_abs();
     let digits = match verb {
         'v' | 'd' => magnitude.to_string(),
@@ -432,12 +431,12 @@ fn integer(out: &mut Vec<u8>, value: i64, verb: char, flags: &Flags) -> bool {
         'x' => format!("{magnitude:x}"),
         'X' => format!("{magnitude:X}"),
         'c' => {
-            pad(out, character().encode_utf8(&mut [0; 4]).as_bytes(), flags);
+            pad(out, character(value).encode_utf8(&mut [0; 4]).as_bytes(), flags);
             return true;
         }
         'q' => {
             let mut quoted = vec![b'\''];
-            literal::escape(character(), '\'', flags.plus, &mut quoted);
+            literal::escape(character(value), '\'', flags.plus, &mut quoted);
             quoted.push(b'\'');
             pad(out, &quoted, flags);
             return true;
@@ -483,6 +482,10 @@ fn integer(out: &mut Vec<u8>, value: i64, verb: char, flags: &Flags) -> bool {
     };
     pad(out, format!("{sign}{prefix}{digits}").as_bytes(), &plain);
     true
+}
+
+fn character(code: i64) -> char {
+    u32::try_from(code).ok().and_then(char::from_u32).unwrap_or('\u{fffd}')
 }
 
 /// Writes a floating-point number; returns false if the verb does not apply.

@@ -7,7 +7,7 @@ use super::signature::fixed;
 use crate::{
     calls::{Call, Function, Type},
     error::Failure,
-    text::Text,
+    text::{Text, is_digits},
     value::{Element, Value},
 };
 
@@ -95,27 +95,30 @@ const PATTERN_MAX: usize = 8 << 10;
 
 fn compile(call: &mut Call<'_>) -> Result<Regex, Failure> {
     let pattern = call.text(0);
-    let invalid = || Failure::invalid("regular expression", pattern.bytes());
     if pattern.bytes().len() > PATTERN_MAX {
         return Err(Failure::Limit("the length of a regular expression"));
     }
     // Compiling costs more than most functions.
     call.heap.step(10 + pattern.bytes().len())?;
-    let text = std::str::from_utf8(pattern.bytes()).map_err(|_| invalid())?;
+    let text = std::str::from_utf8(pattern.bytes()).map_err(|_| invalid(&pattern))?;
     // Unicode tables would add hundreds of kilobytes to every operator.
     if text.contains(r"\p") || text.contains(r"\P") {
         return Err(Failure::Unsupported("a Unicode class in a regular expression"));
     }
-    let translated = translate(text).ok_or_else(invalid)?;
+    let translated = translate(text).ok_or_else(|| invalid(&pattern))?;
     let mut builder = RegexBuilder::new(&translated);
-    builder.size_limit(SIZE).octal(true).build().map_err(|_| invalid())
+    builder.size_limit(SIZE).octal(true).build().map_err(|_| invalid(&pattern))
+}
+
+fn invalid(pattern: &Text) -> Failure {
+    Failure::invalid("regular expression", pattern.bytes())
 }
 
 /// Returns an upper bound for the total length of the replacements.
 fn longest_expansion(regex: &Regex, text: &str, replacement: &str) -> usize {
     let references = replacement.matches('$').count();
-    let each = |length: usize| replacement.len() + references * length;
-    regex.find_iter(text).map(|found| each(found.len())).fold(0, usize::saturating_add)
+    let lengths = regex.find_iter(text).map(|found| replacement.len() + references * found.len());
+    lengths.fold(0, usize::saturating_add)
 }
 
 /// Splits a text at matches into at most `count` parts, as Go's `Regexp.Split` does.
@@ -184,7 +187,6 @@ fn translate(pattern: &str) -> Option<String> {
 /// Returns true if the braces contain a repetition; `None` if the count is too large for Go.
 fn is_repetition(text: &str) -> Option<bool> {
     let (least, most) = text.split_once(',').unwrap_or((text, ""));
-    let is_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
     if least.is_empty() || !is_digits(least) || !is_digits(most) {
         return Some(false);
     }

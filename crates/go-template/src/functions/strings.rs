@@ -1,6 +1,6 @@
 //! String functions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::signature::{fixed, open};
 use crate::{
@@ -207,8 +207,10 @@ fn split(text: &[u8], separator: &[u8], count: Option<i64>) -> Vec<Text> {
 
 /// Makes a map with the keys `_0`, `_1` and so on.
 fn numbered(call: &mut Call<'_>, parts: Vec<Text>) -> Result<Value, Failure> {
-    let entry = |(index, part)| (Text::from(format!("_{index}")), Value::Text(part));
-    let entries = parts.into_iter().enumerate().map(entry).collect();
+    let mut entries = BTreeMap::new();
+    for (index, part) in parts.into_iter().enumerate() {
+        entries.insert(Text::from(format!("_{index}")), Value::Text(part));
+    }
     call.heap.map(entries, Element::Text)
 }
 

@@ -34,8 +34,10 @@ fn split(call: &mut Call<'_>) -> Result<Value, Failure> {
         ("fragment", url.fragment),
         ("userinfo", url.user.map(|user| user.text()).unwrap_or_default()),
     ];
-    let entry = |(key, value): (&str, Vec<u8>)| (Text::from(key), Value::text(value));
-    let entries: BTreeMap<Text, Value> = parts.into_iter().map(entry).collect();
+    let mut entries = BTreeMap::new();
+    for (key, value) in parts {
+        entries.insert(Text::from(key), Value::text(value));
+    }
     call.heap.map(entries, Element::Any)
 }
 
@@ -127,9 +129,8 @@ struct User {
 
 impl User {
     fn parse(text: &[u8]) -> Option<Self> {
-        let is_valid =
-            |byte: &u8| byte.is_ascii_alphanumeric() || b"-._:~!$&'()*+,;=%@".contains(byte);
-        if !text.iter().all(is_valid) {
+        let signs = b"-._:~!$&'()*+,;=%@";
+        if !text.iter().all(|byte| byte.is_ascii_alphanumeric() || signs.contains(byte)) {
             return None;
         }
         let (name, password) = match cut(text, b':') {
@@ -301,8 +302,11 @@ fn parse_host(scheme: &[u8], host: &[u8]) -> Option<Vec<u8>> {
         None => {}
     }
     let is_web = matches!(scheme, b"http" | b"https");
-    let colon = |byte: &u8| *byte == b':';
-    let colon = if is_web { host.iter().position(colon) } else { host.iter().rposition(colon) };
+    let colon = if is_web {
+        host.iter().position(|byte| *byte == b':')
+    } else {
+        host.iter().rposition(|byte| *byte == b':')
+    };
     if colon.is_some_and(|colon| !is_port(&host[colon..])) {
         return None;
     }
@@ -335,21 +339,16 @@ fn hostname(host: &[u8]) -> &[u8] {
 fn joined(call: &mut Call<'_>) -> Result<Value, Failure> {
     let map = call.map(0);
     let entries = call.heap.entries(map);
-    let part = |key: &str| match entries.get(&Text::from(key)) {
-        None => Ok(Vec::new()),
-        Some(Value::Text(text)) => Ok(text.bytes().to_vec()),
-        Some(other) => Err(Failure::WrongType { expected: "string", found: other.type_name() }),
-    };
     let mut url = Url {
-        scheme: part("scheme")?,
-        host: part("host")?,
-        path: part("path")?,
-        query: part("query")?,
-        opaque: part("opaque")?,
-        fragment: part("fragment")?,
+        scheme: part(entries, "scheme")?,
+        host: part(entries, "host")?,
+        path: part(entries, "path")?,
+        query: part(entries, "query")?,
+        opaque: part(entries, "opaque")?,
+        fragment: part(entries, "fragment")?,
         user: None,
     };
-    let user = part("userinfo")?;
+    let user = part(entries, "userinfo")?;
     if !user.is_empty() {
         let text = [b"proto://", user.as_slice(), b"@host"].concat();
         let Some(parsed) = Url::parse(&text) else {
@@ -358,4 +357,12 @@ fn joined(call: &mut Call<'_>) -> Result<Value, Failure> {
         url.user = parsed.user;
     }
     call.make(url.text())
+}
+
+fn part(entries: &BTreeMap<Text, Value>, key: &str) -> Result<Vec<u8>, Failure> {
+    match entries.get(&Text::from(key)) {
+        None => Ok(Vec::new()),
+        Some(Value::Text(text)) => Ok(text.bytes().to_vec()),
+        Some(other) => Err(Failure::WrongType { expected: "string", found: other.type_name() }),
+    }
 }

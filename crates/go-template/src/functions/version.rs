@@ -17,9 +17,10 @@ pub(super) fn find(name: &str) -> Option<Function> {
         }
         "semverCompare" => fixed(&[Type::Text, Type::Text], |call| {
             let constraint = call.text(0);
-            let invalid = || Failure::invalid("version constraint", constraint.bytes());
-            let text = std::str::from_utf8(constraint.bytes()).map_err(|_| invalid())?;
-            let constraints = Constraints::parse(text).ok_or_else(invalid)?;
+            let text = std::str::from_utf8(constraint.bytes()).ok();
+            let constraints = text
+                .and_then(Constraints::parse)
+                .ok_or_else(|| Failure::invalid("version constraint", constraint.bytes()))?;
             Ok(Value::Bool(constraints.accept(&parsed(call.text(1).bytes())?)))
         }),
         _ => return None,

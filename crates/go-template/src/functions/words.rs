@@ -156,22 +156,23 @@ fn abbreviate(bytes: &[u8], offset: i64, width: i64) -> Result<Vec<u8>, Failure>
     if length - offset < kept {
         offset = length - kept;
     }
-    let part = |start: i64, end: i64| {
-        let range = usize::try_from(start).ok().zip(usize::try_from(end).ok());
-        let part = range.and_then(|(start, end)| bytes.get(start..end));
-        part.ok_or(Failure::OutOfRange(start))
-    };
     if offset <= 4 {
-        return Ok([part(0, kept)?, b"..."].concat());
+        return Ok([part(bytes, 0, kept)?, b"..."].concat());
     }
     if width < 7 {
         return Ok(Vec::new());
     }
     if offset + kept < length {
-        let rest = abbreviate(part(offset, length)?, 0, kept)?;
+        let rest = abbreviate(part(bytes, offset, length)?, 0, kept)?;
         return Ok([b"...".as_slice(), &rest].concat());
     }
-    Ok([b"...", part(length - kept, length)?].concat())
+    Ok([b"...", part(bytes, length - kept, length)?].concat())
+}
+
+fn part(bytes: &[u8], start: i64, end: i64) -> Result<&[u8], Failure> {
+    let range = usize::try_from(start).ok().zip(usize::try_from(end).ok());
+    let part = range.and_then(|(start, end)| bytes.get(start..end));
+    part.ok_or(Failure::OutOfRange(start))
 }
 
 /// Wraps at spaces. With a separator, words longer than the width are wrapped too.
@@ -263,6 +264,12 @@ enum Kind {
     Other,
 }
 
+impl Kind {
+    fn is_in_word(self) -> bool {
+        matches!(self, Self::Letters | Self::Number)
+    }
+}
+
 /// Returns the kind of a character.
 fn kind(character: char) -> Kind {
     if is_connector(character) {
@@ -345,15 +352,12 @@ fn units(bytes: &[u8]) -> Option<Vec<Unit<'_>>> {
 fn next_word<'a, 'b>(text: &'a [Unit<'b>]) -> (Kind, &'a [Unit<'b>], &'a [Unit<'b>]) {
     let Some(first) = text.first() else { return (Kind::Invalid, &[], &[]) };
     let kind_of_first = kind(first.character);
-    let run = |fits: fn(char) -> bool, from: usize| {
-        from + text[from..].iter().take_while(|unit| fits(unit.character)).count()
-    };
     let length = match kind_of_first {
-        Kind::Connector => run(is_connector, 1),
-        Kind::Punctuation => run(is_punctuation, 1),
+        Kind::Connector => run_end(text, 1, is_connector),
+        Kind::Punctuation => run_end(text, 1, is_punctuation),
         Kind::Upper => match text.get(1).map(|unit| unit.character) {
             Some(second) if second.is_uppercase() => {
-                let end = run(char::is_uppercase, 2);
+                let end = run_end(text, 2, char::is_uppercase);
                 // "HTTPStatus" is "HTTP" and "Status".
                 if text.get(end).is_some_and(|next| is_letter(next.character)) {
                     end - 1
@@ -361,14 +365,18 @@ fn next_word<'a, 'b>(text: &'a [Unit<'b>]) -> (Kind, &'a [Unit<'b>], &'a [Unit<'
                     end
                 }
             }
-            Some(second) if is_letter(second) => run(is_lower_letter, 2),
+            Some(second) if is_letter(second) => run_end(text, 2, is_lower_letter),
             _ => 1,
         },
-        Kind::Letters => run(is_lower_letter, 1),
-        Kind::Number => run(char::is_numeric, 1),
-        Kind::Other | Kind::Invalid => run(|character| kind(character) == Kind::Other, 1),
+        Kind::Letters => run_end(text, 1, is_lower_letter),
+        Kind::Number => run_end(text, 1, char::is_numeric),
+        Kind::Other | Kind::Invalid => run_end(text, 1, |character| kind(character) == Kind::Other),
     };
     (kind_of_first, &text[..length], &text[length..])
+}
+
+fn run_end(text: &[Unit<'_>], start: usize, fits: fn(char) -> bool) -> usize {
+    start + text[start..].iter().take_while(|unit| fits(unit.character)).count()
 }
 
 /// Joins the words with a connector, in lower case.
@@ -383,10 +391,9 @@ fn lower_case(bytes: &[u8], connector: u8) -> Vec<u8> {
         let previous = kind;
         let last = word;
         (kind, word, rest) = next_word(rest);
-        let in_word = |kind: Kind| matches!(kind, Kind::Letters | Kind::Number);
         match previous {
             Kind::Number => {
-                while in_word(kind) {
+                while kind.is_in_word() {
                     write_lower(&mut out, kind, word, connector);
                     (kind, word, rest) = next_word(rest);
                 }
@@ -409,7 +416,7 @@ fn lower_case(bytes: &[u8], connector: u8) -> Vec<u8> {
                     // "HTTP2xx" is "http" and "2xx".
                     out.push(connector);
                     write_lower(&mut out, Kind::Number, last, connector);
-                    while in_word(kind) {
+                    while kind.is_in_word() {
                         write_lower(&mut out, kind, word, connector);
                         (kind, word, rest) = next_word(rest);
                     }

@@ -142,7 +142,6 @@ fn plain(decimal: &Decimal) -> String {
     let digits = String::from_utf8_lossy(&decimal.digits);
     let length = i32::try_from(digits.len()).unwrap_or(i32::MAX);
     let point = decimal.point;
-    let zeros = |count: i32| "0".repeat(usize::try_from(count).unwrap_or(0));
     if point <= 0 {
         format!("0.{}{digits}", zeros(-point))
     } else if point >= length {
@@ -151,6 +150,10 @@ fn plain(decimal: &Decimal) -> String {
         let (whole, fraction) = digits.split_at(usize::try_from(point).unwrap_or(0));
         format!("{whole}.{fraction}")
     }
+}
+
+fn zeros(count: i32) -> String {
+    "0".repeat(usize::try_from(count).unwrap_or(0))
 }
 
 /// Returns 10 to the power of `exponent`, as Go's `math.Pow` does; exact if representable.

@@ -50,23 +50,22 @@ fn unit(text: &str, quote: char) -> Option<(Unit, usize)> {
         return Some((Unit::Character(first), first.len_utf8()));
     }
     let escape = characters.next()?;
-    let simple = |character: char| Some((Unit::Character(character), 2));
-    match escape {
-        'a' => simple('\x07'),
-        'b' => simple('\x08'),
-        'f' => simple('\x0c'),
-        'n' => simple('\n'),
-        'r' => simple('\r'),
-        't' => simple('\t'),
-        'v' => simple('\x0b'),
-        '\\' => simple('\\'),
-        '\'' | '"' if escape == quote => simple(escape),
-        'x' => Some((Unit::Byte(u8::try_from(digits(text, 2, 2, 16)?).ok()?), 4)),
-        'u' => Some((Unit::Character(char::from_u32(digits(text, 2, 4, 16)?)?), 6)),
-        'U' => Some((Unit::Character(char::from_u32(digits(text, 2, 8, 16)?)?), 10)),
-        '0'..='7' => Some((Unit::Byte(u8::try_from(digits(text, 1, 3, 8)?).ok()?), 4)),
-        _ => None,
-    }
+    Some(match escape {
+        'a' => (Unit::Character('\x07'), 2),
+        'b' => (Unit::Character('\x08'), 2),
+        'f' => (Unit::Character('\x0c'), 2),
+        'n' => (Unit::Character('\n'), 2),
+        'r' => (Unit::Character('\r'), 2),
+        't' => (Unit::Character('\t'), 2),
+        'v' => (Unit::Character('\x0b'), 2),
+        '\\' => (Unit::Character('\\'), 2),
+        '\'' | '"' if escape == quote => (Unit::Character(escape), 2),
+        'x' => (Unit::Byte(u8::try_from(digits(text, 2, 2, 16)?).ok()?), 4),
+        'u' => (Unit::Character(char::from_u32(digits(text, 2, 4, 16)?)?), 6),
+        'U' => (Unit::Character(char::from_u32(digits(text, 2, 8, 16)?)?), 10),
+        '0'..='7' => (Unit::Byte(u8::try_from(digits(text, 1, 3, 8)?).ok()?), 4),
+        _ => return None,
+    })
 }
 
 /// Reads exactly `count` digits.

@@ -49,8 +49,6 @@ fn kind(value: &Value) -> Kind {
 
 /// Returns the result of the template function `eq`.
 pub(crate) fn equals(left: &Value, right: &Value) -> Result<bool, Failure> {
-    let incomparable =
-        || Failure::Incomparable { left: left.type_name(), right: right.type_name() };
     match (left, right) {
         (Value::Bool(left), Value::Bool(right)) => Ok(left == right),
         (Value::Integer { value: left, .. }, Value::Integer { value: right, .. }) => {
@@ -61,14 +59,14 @@ pub(crate) fn equals(left: &Value, right: &Value) -> Result<bool, Failure> {
         (Value::Text(left), Value::Text(right)) => Ok(left == right),
         (left, right) if kind(left) != Kind::Other || kind(right) != Kind::Other => {
             let is_nil = matches!(left, Value::Nil) || matches!(right, Value::Nil);
-            if is_nil { Ok(false) } else { Err(incomparable()) }
+            if is_nil { Ok(false) } else { Err(incomparable(left, right)) }
         }
         (left, right) => {
             let comparable = matches!(left, Value::Nil)
                 || matches!(right, Value::Nil)
                 || left.kind_name() == right.kind_name();
             if !comparable {
-                return Err(incomparable());
+                return Err(incomparable(left, right));
             }
             if is_nil(left) || is_nil(right) {
                 return Ok(is_nil(left) && is_nil(right));
@@ -78,10 +76,14 @@ pub(crate) fn equals(left: &Value, right: &Value) -> Result<bool, Failure> {
                 (Value::Version(left), Value::Version(right)) => {
                     Ok(std::rc::Rc::ptr_eq(left, right))
                 }
-                _ => Err(incomparable()),
+                _ => Err(incomparable(left, right)),
             }
         }
     }
+}
+
+fn incomparable(left: &Value, right: &Value) -> Failure {
+    Failure::Incomparable { left: left.type_name(), right: right.type_name() }
 }
 
 fn is_nil(value: &Value) -> bool {

@@ -6,11 +6,10 @@ use crate::{error::Failure, layout, text::float};
 /// Formats a value; nil is `<nil>`.
 pub(crate) fn plain(heap: &Heap, value: &Value) -> Result<Vec<u8>, Failure> {
     let mut out = Vec::new();
-    let mut write = |value: &Value, out: &mut Vec<u8>| {
+    each(heap, value, 0, &mut out, &mut |value, out| {
         out.extend(scalar(value));
         Ok(())
-    };
-    each(heap, value, 0, &mut out, &mut write)?;
+    })?;
     Ok(out)
 }
 

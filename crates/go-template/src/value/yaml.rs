@@ -9,7 +9,7 @@ use super::{Heap, Value, deeper};
 use crate::{
     error::Failure,
     layout,
-    text::{float, literal, runes},
+    text::{float, is_digits, literal, runes},
 };
 
 /// Maximum length of a simple key, in bytes.
@@ -113,23 +113,14 @@ impl Writer<'_> {
         depth: usize,
         is_simple: bool,
     ) -> Result<(), Failure> {
-        // After a key on a line of its own, a list or map begins on the line of the colon.
-        let begin = |writer: &mut Self, indent: usize| {
-            if is_simple {
-                writer.out.push(b'\n');
-                writer.indent(indent);
-            } else {
-                writer.out.push(b' ');
-            }
-        };
         match value {
             Value::List(list) if list.len() > 0 => {
                 let indent = if is_simple { indent } else { indent + 2 };
-                begin(self, indent);
+                self.begin_entry(indent, is_simple);
                 self.list(*list, indent, depth)
             }
             Value::Map(map) if !self.heap.entries(*map).is_empty() => {
-                begin(self, indent + 2);
+                self.begin_entry(indent + 2, is_simple);
                 self.map(*map, indent + 2, depth)
             }
             value => {
@@ -138,6 +129,16 @@ impl Writer<'_> {
                 self.end_line();
                 Ok(())
             }
+        }
+    }
+
+    fn begin_entry(&mut self, indent: usize, is_simple: bool) {
+        // After a key on a line of its own, a list or map begins on the line of the colon.
+        if is_simple {
+            self.out.push(b'\n');
+            self.indent(indent);
+        } else {
+            self.out.push(b' ');
         }
     }
 
@@ -280,8 +281,6 @@ struct Facts {
 impl Facts {
     fn of(text: &str) -> Self {
         let space = Some(' ');
-        let is_edge =
-            |character: Option<char>| character == space || character.is_some_and(is_break);
         let first = text.chars().next();
         let last = text.chars().next_back();
         let special = !text.chars().all(is_printable);
@@ -295,8 +294,8 @@ impl Facts {
         }
         let bad = has_space_break || special;
         let plain_allowed = !bad
-            && !is_edge(first)
-            && !is_edge(last)
+            && !first.is_some_and(is_space_or_break)
+            && !last.is_some_and(is_space_or_break)
             && !text.chars().any(is_break)
             && !has_indicator(text);
         Self {
@@ -307,16 +306,19 @@ impl Facts {
     }
 }
 
+fn is_space_or_break(character: char) -> bool {
+    character == ' ' || is_break(character)
+}
+
 /// Returns true if the text contains an indicator, which requires quotes.
 fn has_indicator(text: &str) -> bool {
     if text.starts_with("---") || text.starts_with("...") {
         return true;
     }
-    let is_blank = |character: Option<char>| character.is_none_or(|c| matches!(c, ' ' | '\t'));
     let mut previous = None;
     let mut characters = text.chars().peekable();
     while let Some(character) = characters.next() {
-        let next_is_blank = is_blank(characters.peek().copied());
+        let next_is_blank = characters.peek().is_none_or(|c| matches!(c, ' ' | '\t'));
         let found = match character {
             '#' | ',' | '[' | ']' | '{' | '}' | '&' | '*' | '!' | '|' | '>' | '\'' | '"' | '%'
             | '@' | '`' | '?' | '-'
@@ -407,7 +409,6 @@ fn is_number(text: &str) -> bool {
 /// Returns true for a decimal number with an optional fraction and exponent.
 fn is_decimal(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let is_digits = |text: &str| text.chars().all(|digit| digit.is_ascii_digit());
     let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, Some(exponent)),
         None => (unsigned, None),
@@ -434,12 +435,19 @@ fn is_sixtieth(part: &&str) -> bool {
 fn is_sexagesimal(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (number, fraction) = unsigned.split_once('.').unwrap_or((unsigned, ""));
-    let is_digits = |text: &str| text.chars().all(|c| c.is_ascii_digit() || c == '_');
     let mut parts = number.split(':');
     let first = parts.next().unwrap_or_default();
-    let starts = first.starts_with(|c: char| c.is_ascii_digit()) && is_digits(first);
+    let starts = first.starts_with(|c: char| c.is_ascii_digit())
+        && first.chars().all(is_digit_or_underscore);
     let rest: Vec<&str> = parts.collect();
-    starts && !rest.is_empty() && rest.iter().all(is_sixtieth) && is_digits(fraction)
+    starts
+        && !rest.is_empty()
+        && rest.iter().all(is_sixtieth)
+        && fraction.chars().all(is_digit_or_underscore)
+}
+
+fn is_digit_or_underscore(character: char) -> bool {
+    character.is_ascii_digit() || character == '_'
 }
 
 /// Orders keys: numbers by value, letters after all other characters.
@@ -459,15 +467,20 @@ fn natural_order(left: &[u8], right: &[u8]) -> Ordering {
     // Zeros within a number are digits of it.
     let inside = (a == '0' || b == '0')
         && left[..start].iter().rev().take_while(|c| c.is_numeric()).any(|c| *c != '0');
-    let number = |characters: &[char]| {
-        let mut value = i64::from(inside);
-        let mut length = 0;
-        for digit in characters[start..].iter().take_while(|c| c.is_numeric()) {
-            let digit = i64::from(u32::from(*digit)) - i64::from(b'0');
-            value = value.wrapping_mul(10).wrapping_add(digit);
-            length += 1;
-        }
-        (value, length)
-    };
-    number(&left).cmp(&number(&right)).then(a.cmp(&b))
+    let left = value_and_length(&left[start..], inside);
+    let right = value_and_length(&right[start..], inside);
+    left.cmp(&right).then(a.cmp(&b))
+}
+
+/// Returns the value and length of the number at the start; inside of a longer number, as if a `1`
+/// preceded it.
+fn value_and_length(characters: &[char], inside: bool) -> (i64, usize) {
+    let mut value = i64::from(inside);
+    let mut length = 0;
+    for digit in characters.iter().take_while(|c| c.is_numeric()) {
+        let digit = i64::from(u32::from(*digit)) - i64::from(b'0');
+        value = value.wrapping_mul(10).wrapping_add(digit);
+        length += 1;
+    }
+    (value, length)
 }
