@@ -56,8 +56,9 @@ fn left_paths(object: &Value) -> impl Iterator<Item = Vec<&str>> {
 
 /// Returns true if the path is a field of the object's content.
 fn is_content(path: &[&str]) -> bool {
-    let is_field = |part: &&str| !part.is_empty() && !part.contains(['[', ']', '/']);
-    path.len() > 1 && !IDENTITY.contains(&path[0]) && path.iter().all(is_field)
+    path.len() > 1
+        && !IDENTITY.contains(&path[0])
+        && path.iter().all(|part| !part.is_empty() && !part.contains(['[', ']', '/']))
 }
 
 /// Returns an annotation; `None` if the annotation is missing.

@@ -144,12 +144,11 @@ fn warnings(operator: &Value) -> Vec<String> {
         .map(|field| format!("{field:?} is read as the number {}: quote it", operator[field]))
         .collect();
     for (name, plan) in operator["plans"].as_object().into_iter().flatten() {
-        let is_missing = |part: &Value| part["strategy"].as_str().is_none_or(str::is_empty);
-        if is_missing(plan) {
+        if is_without_strategy(plan) {
             warnings.push(format!("plan {name:?} has no strategy, so its phases run in parallel"));
         }
         let phases = plan["phases"].as_array().into_iter().flatten();
-        for phase in phases.filter(|phase| is_missing(phase)) {
+        for phase in phases.filter(|phase| is_without_strategy(phase)) {
             let phase = &phase["name"];
             warnings.push(format!(
                 "phase {phase} of plan {name:?} has no strategy, so its steps run in parallel"
@@ -157,6 +156,10 @@ fn warnings(operator: &Value) -> Vec<String> {
         }
     }
     warnings
+}
+
+fn is_without_strategy(part: &Value) -> bool {
+    part["strategy"].as_str().is_none_or(str::is_empty)
 }
 
 /// Rejects unknown strategies. The API type accepts unknown strategies, so that existing plans can

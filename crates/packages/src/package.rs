@@ -99,8 +99,7 @@ fn manifest<T>(
     read: fn(&str) -> Result<T, manifest::Error>,
 ) -> Result<T, Error> {
     let content = files.get(file).ok_or(Error::Missing(file))?;
-    let failed = |source| Error::File { file: file.to_owned(), source };
-    read(text(file, content)?).map_err(failed)
+    read(text(file, content)?).map_err(|source| Error::File { file: file.to_owned(), source })
 }
 
 fn text<'a>(path: &str, content: &'a [u8]) -> Result<&'a str, Error> {

@@ -166,15 +166,20 @@ fn same(_: &mut Value) -> Result<(), &'static str> {
 
 fn budget(budget: &mut Value) -> Result<(), &'static str> {
     let selector = &budget["spec"]["selector"];
-    let is_empty = |field: &str| match &selector[field] {
-        Value::Object(fields) => fields.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        _ => true,
-    };
-    if selector.is_object() && is_empty("matchLabels") && is_empty("matchExpressions") {
+    let has_labels = has_items(&selector["matchLabels"]);
+    let has_expressions = has_items(&selector["matchExpressions"]);
+    if selector.is_object() && !has_labels && !has_expressions {
         return Err("its empty selector selected no Pod, and would select all of the namespace");
     }
     Ok(())
+}
+
+fn has_items(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        _ => false,
+    }
 }
 
 /// Subjects in `v1alpha1` have an API version instead of an API group.

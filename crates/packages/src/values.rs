@@ -41,12 +41,12 @@ pub struct InvalidFile(Vec<String>);
 ///
 /// [`InvalidFile`] with all errors.
 pub fn of_file(text: &str) -> Result<BTreeMap<String, String>, InvalidFile> {
-    let invalid = |message: String| InvalidFile(vec![message]);
-    let entries = match yaml::read(text).map_err(|error| invalid(error.to_string()))? {
+    let value = yaml::read(text).map_err(|error| InvalidFile(vec![error.to_string()]))?;
+    let entries = match value {
         Value::Null => return Ok(BTreeMap::new()),
         Value::Object(entries) => entries,
         Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            return Err(invalid("it is no map of parameters".to_owned()));
+            return Err(InvalidFile(vec!["it is no map of parameters".to_owned()]));
         }
     };
     let mut values = BTreeMap::new();

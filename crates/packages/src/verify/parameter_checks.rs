@@ -24,6 +24,12 @@ pub enum ParameterCheck {
     All,
 }
 
+impl ParameterCheck {
+    fn is_wanted(self, checks: &[Self]) -> bool {
+        checks.contains(&self) || checks.contains(&Self::All)
+    }
+}
+
 /// Checks by name on the command line.
 const NAMES: [(&str, ParameterCheck); 7] = [
     ("display", ParameterCheck::DisplayName),
@@ -100,8 +106,6 @@ impl Rule {
 
 /// Checks the texts of parameters and groups; reports warnings.
 pub fn check_parameters(package: &Package, checks: &[ParameterCheck], report: &mut Report) {
-    let is_wanted =
-        |check: &ParameterCheck| checks.contains(check) || checks.contains(&ParameterCheck::All);
     for parameter in &package.parameters.parameters {
         let texts = [
             (ParameterCheck::DisplayName, DISPLAY_NAME, &parameter.display_name),
@@ -110,13 +114,16 @@ pub fn check_parameters(package: &Package, checks: &[ParameterCheck], report: &m
             (ParameterCheck::Type, TYPE, &parameter.value_type),
             (ParameterCheck::Group, GROUP, &parameter.group),
         ];
-        for (_, rule, text) in texts.iter().filter(|(check, ..)| is_wanted(check)) {
+        for (_, rule, text) in texts.iter().filter(|(check, ..)| check.is_wanted(checks)) {
             if let Some(fault) = rule.fault(text) {
                 report.warn(format!("parameter {:?}: {fault}", parameter.name));
             }
         }
     }
-    for group in package.parameters.groups.iter().filter(|_| is_wanted(&ParameterCheck::Groups)) {
+    if !ParameterCheck::Groups.is_wanted(checks) {
+        return;
+    }
+    for group in &package.parameters.groups {
         let texts = [(DISPLAY_NAME, &group.display_name), (DESCRIPTION, &group.description)];
         for fault in texts.iter().filter_map(|(rule, text)| rule.fault(text)) {
             report.warn(format!("group {:?}: {fault}", group.name));

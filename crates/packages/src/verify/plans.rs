@@ -33,7 +33,6 @@ pub(super) fn verify(package: &Package, report: &mut Report) {
 
 /// Verifies the timeouts of a plan and its steps, and the number of retries.
 fn verify_limits(name: &str, plan: &InstancePlan, report: &mut Report) {
-    let is_limit = |text: &str| text.is_empty() || parse_duration(text).is_some();
     if !is_limit(&plan.timeout) {
         report.error(format!("timeout {:?} of plan {name:?} is no duration", plan.timeout));
     }
@@ -49,6 +48,10 @@ fn verify_limits(name: &str, plan: &InstancePlan, report: &mut Report) {
             }
         }
     }
+}
+
+fn is_limit(text: &str) -> bool {
+    text.is_empty() || parse_duration(text).is_some()
 }
 
 /// Returns the duplicate names of phases and steps: the status of a step is found by name.

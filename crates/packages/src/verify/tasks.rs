@@ -62,21 +62,13 @@ fn uses(package: &Package) -> impl Iterator<Item = (&str, &str)> {
 fn error(task: &Task) -> Option<String> {
     let name = &task.name;
     let spec = &task.spec;
-    let without_resources = |kind: &str| {
-        spec.resources.is_empty().then(|| {
-            format!(
-                "{kind} task '{name}' has an empty resource list. if that's what you need, use a \
-                 Dummy task instead"
-            )
-        })
-    };
     match task.kind.as_str() {
-        "Apply" => without_resources("apply"),
-        "Delete" => without_resources("delete"),
+        "Apply" => missing_resources(task, "apply"),
+        "Delete" => missing_resources(task, "delete"),
         "Toggle" if spec.parameter.is_empty() => {
             Some(format!("toggle task '{name}' does not have parameter specified"))
         }
-        "Toggle" => without_resources("toggle"),
+        "Toggle" => missing_resources(task, "toggle"),
         "Pipe" => pipe_error(task),
         "KudoOperator" => spec
             .package
@@ -85,10 +77,20 @@ fn error(task: &Task) -> Option<String> {
         "Wait" if spec.until.is_empty() => {
             Some(format!("wait task '{name}' has no condition 'until'"))
         }
-        "Wait" => without_resources("wait").or_else(|| invalid_condition(task)),
+        "Wait" => missing_resources(task, "wait").or_else(|| invalid_condition(task)),
         "Dummy" => None,
         kind => Some(format!("task '{name}': unknown task kind {kind}")),
     }
+}
+
+fn missing_resources(task: &Task, kind: &str) -> Option<String> {
+    task.spec.resources.is_empty().then(|| {
+        format!(
+            "{kind} task '{}' has an empty resource list. if that's what you need, use a Dummy \
+             task instead",
+            task.name
+        )
+    })
 }
 
 /// Returns the error of the conditions of a Wait task; `None` if the conditions are valid.
@@ -121,7 +123,6 @@ fn pipe_error(task: &Task) -> Option<String> {
     }
     spec.pipe.iter().find_map(|file| {
         let key = &file.key;
-        let is_valid_key = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
         if file.file.is_empty() == file.env_file.is_empty() {
             Some(format!(
                 "pipe task '{name}' needs exactly one of file and envFile for key '{key}'"
@@ -131,7 +132,7 @@ fn pipe_error(task: &Task) -> Option<String> {
                 "pipe task '{name}': kind '{}' is neither Secret nor ConfigMap",
                 file.kind
             ))
-        } else if key.is_empty() || !key.bytes().all(is_valid_key) {
+        } else if !is_valid_key(key) {
             Some(format!("pipe task '{name}' has the invalid key '{key}'"))
         } else {
             let other = spec.pipe.iter().find(|other| is_same_object(file, other))?;
@@ -142,6 +143,11 @@ fn pipe_error(task: &Task) -> Option<String> {
             ))
         }
     })
+}
+
+fn is_valid_key(key: &str) -> bool {
+    let is_valid = key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    is_valid && !key.is_empty()
 }
 
 /// Verifies that the keys of Pipe tasks are unique in a plan: templates read artifacts by key.

@@ -18,9 +18,11 @@ const STEP_NAMES: [&str; 3] = ["PlanName", "PhaseName", "StepName"];
 /// Returns true if a step renders the template for its objects, unlike parameter files and the
 /// namespace manifest.
 fn is_of_step(package: &Package, file: &str) -> bool {
-    let mut tasks = package.operator.tasks.iter();
-    package.operator.namespace_manifest != file
-        && !tasks.any(|task| task.spec.parameter_file == file)
+    package.operator.namespace_manifest != file && !is_parameter_file(package, file)
+}
+
+fn is_parameter_file(package: &Package, file: &str) -> bool {
+    package.operator.tasks.iter().any(|task| task.spec.parameter_file == file)
 }
 
 /// Parsed templates by file name.
@@ -57,9 +59,10 @@ pub(super) fn references(package: &Package, templates: &Templates, report: &mut 
             }
         }
         let is_of_step = is_of_step(package, file);
-        let is_known_key = |key: &str| is_of_step && keys.contains(key);
-        for key in references.pipes.iter().filter(|key| !is_known_key(key)) {
-            report.error(format!("pipe {key:?} in template {file} is not defined"));
+        for key in &references.pipes {
+            if !is_of_step || !keys.contains(key.as_str()) {
+                report.error(format!("pipe {key:?} in template {file} is not defined"));
+            }
         }
         for field in &references.fields {
             let name = field.as_str();
@@ -137,8 +140,6 @@ pub(super) fn render(
     let environment =
         Environment { now: Timestamp::UNIX_EPOCH, seed: Vec::new(), limits: Limits::default() };
     let budget = Budget::default();
-    let tasks = &package.operator.tasks;
-    let is_parameter_file = |file: &str| tasks.iter().any(|task| task.spec.parameter_file == file);
     for (file, template) in templates {
         let data = if is_of_step(package, file) { &data } else { &without_step };
         let text = match template.render_within(data, &environment, &budget) {
@@ -148,7 +149,7 @@ pub(super) fn render(
                 continue;
             }
         };
-        if is_parameter_file(file) {
+        if is_parameter_file(package, file) {
             continue;
         }
         let documents: Result<Vec<Value>, _> =
@@ -170,22 +171,23 @@ pub(super) fn render(
 fn annotations(file: &str, documents: &[Value], report: &mut Report) {
     for object in documents {
         if let Some(invalid) = annotations::invalid(object) {
-            let text =
-                |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-            let kind = text("/kind");
-            let name = text("/metadata/name");
+            let kind = text_at(object, "/kind");
+            let name = text_at(object, "/metadata/name");
             report.error(format!("template {file}: {kind} {name}: {invalid}"));
         }
     }
+}
+
+fn text_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Verifies that the namespace manifest is one Namespace, and that other templates have no
 /// Namespace.
 fn namespaces(package: &Package, file: &str, documents: &[Value], report: &mut Report) {
     let objects: Vec<&Value> = documents.iter().filter(|object| !object.is_null()).collect();
-    let is_namespace = |object: &&Value| object["kind"] == "Namespace";
     if package.operator.namespace_manifest != file {
-        if objects.iter().any(is_namespace) {
+        if objects.iter().any(|object| is_namespace(object)) {
             report.error(format!(
                 "template {file:?} contains 'kind: Namespace' not allowed unless specified as \
                  'NamespaceManifest'"
@@ -199,6 +201,10 @@ fn namespaces(package: &Package, file: &str, documents: &[Value], report: &mut R
         [_] => report.error(format!("NamespaceManifest {file:?} is no Namespace")),
         _ => report.error(format!("NamespaceManifest {file:?} has more than one object")),
     }
+}
+
+fn is_namespace(object: &Value) -> bool {
+    object["kind"] == "Namespace"
 }
 
 /// Returns the data of an Instance without parameters.

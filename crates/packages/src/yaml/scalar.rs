@@ -25,12 +25,11 @@ pub(super) fn resolve(text: &str, is_plain: bool, tag: Option<&Tag>) -> Result<V
         Some(tag) if tag.handle() == CORE => tag.suffix(),
         Some(_) => return Ok(text.into()),
     };
-    let mismatch = || Error::OtherType { text: text.to_owned(), kind: kind.to_owned() };
     match kind {
         "binary" => {
             let compact: String = text.split_whitespace().collect();
-            let bytes = STANDARD.decode(compact).map_err(|_| mismatch())?;
-            String::from_utf8(bytes).map(Value::String).map_err(|_| mismatch())
+            let bytes = STANDARD.decode(compact).map_err(|_| mismatch(text, kind))?;
+            String::from_utf8(bytes).map(Value::String).map_err(|_| mismatch(text, kind))
         }
         "null" | "bool" | "int" | "float" => {
             let value = plain(text)?;
@@ -40,10 +39,14 @@ pub(super) fn resolve(text: &str, is_plain: bool, tag: Option<&Tag>) -> Result<V
                 "int" => value.is_i64() || value.is_u64(),
                 _ => value.is_number(),
             };
-            if fits { Ok(value) } else { Err(mismatch()) }
+            if fits { Ok(value) } else { Err(mismatch(text, kind)) }
         }
         _ => Ok(text.into()),
     }
+}
+
+fn mismatch(text: &str, kind: &str) -> Error {
+    Error::OtherType { text: text.to_owned(), kind: kind.to_owned() }
 }
 
 /// Returns the value of a plain scalar.
@@ -116,7 +119,6 @@ fn is_decimal_float(text: &str) -> bool {
         Some(at) => (&unsigned[..at], Some(&unsigned[at + 1..])),
         None => (unsigned, None),
     };
-    let are_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let has_digit = !whole.is_empty() || !fraction.is_empty();
     let exponent_is_valid = exponent.is_none_or(|exponent| {
@@ -124,6 +126,10 @@ fn is_decimal_float(text: &str) -> bool {
         !digits.is_empty() && are_digits(digits)
     });
     has_digit && are_digits(whole) && are_digits(fraction) && exponent_is_valid
+}
+
+fn are_digits(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Returns a scalar as Go decodes it into a string: the shortest text of a number or boolean.
