@@ -1,6 +1,7 @@
 //! Allow lists of external resources by namespace, from flags.
 //!
-//! Users of the cluster act with the operator's external permissions, so patterns are per namespace.
+//! Users of the cluster act with the operator's external permissions, so patterns are per
+//! namespace.
 
 /// Returns whether a pattern `<namespace>/<resource>` matches; either part may end with the
 /// wildcard `*`.

@@ -15,8 +15,8 @@ use serde_json::{json, value::RawValue};
 /// An object, or why it cannot be decoded.
 #[derive(Clone, Debug)]
 pub enum Decoded<K> {
-    /// The object, without `metadata.managedFields`. Shared, because caches with an index contain it
-    /// besides the cache of the watch.
+    /// The object, without `metadata.managedFields`. Shared, because caches with an index contain
+    /// it besides the cache of the watch.
     Object(Arc<K>),
     /// The object cannot be decoded.
     Invalid(Box<InvalidObject>),

@@ -4,8 +4,8 @@ use std::{error::Error, fmt};
 
 use kube::core::Status;
 
-/// Displays an error and its sources: `<error>: <source>: <source of the source>`. Of a response of the API
-/// server, it displays the message.
+/// Displays an error and its sources: `<error>: <source>: <source of the source>`. Of a response of
+/// the API server, it displays the message.
 pub struct Chain<'a>(pub &'a (dyn Error + 'static));
 
 impl fmt::Display for Chain<'_> {

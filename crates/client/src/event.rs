@@ -11,8 +11,8 @@ pub struct EventReason {
     pub objects: &'static str,
     /// Condition under which the event is published, and the remedy if one is needed.
     pub meaning: &'static str,
-    /// True if events of this reason are published for few objects of a namespace in a minute, because it
-    /// may apply to thousands at once.
+    /// True if events of this reason are published for few objects of a namespace in a minute,
+    /// because it may apply to thousands at once.
     pub is_limited: bool,
 }
 

@@ -27,8 +27,8 @@ pub struct LastWrite {
 }
 
 impl LastWrite {
-    /// Records a write and the state of the cache when its response arrived: a list that began earlier
-    /// may not contain the write.
+    /// Records a write and the state of the cache when its response arrived: a list that began
+    /// earlier may not contain the write.
     ///
     /// `resource_version` is the one in the API server's response; a response without one is
     /// ignored.

@@ -82,14 +82,15 @@ impl WriteResults {
         self.iter().all(|result| result.outcome.is_ok() && result.rejection().is_none())
     }
 
-    /// Returns the time until the first of the rejected writes may be sent again; `None` if there are none.
+    /// Returns the time until the first of the rejected writes may be sent again; `None` if there
+    /// are none.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.iter().filter_map(|result| result.retry_after).min()
     }
 
-    /// Returns the writes that must be retried soon, because they failed and a retry may succeed; `None` if there are
-    /// none.
+    /// Returns the writes that must be retried soon, because they failed and a retry may succeed;
+    /// `None` if there are none.
     #[must_use]
     pub fn into_unfinished(self) -> Option<UnfinishedWrites> {
         let unfinished = self.0.into_iter().filter_map(|result| match result.outcome {
@@ -135,8 +136,8 @@ pub struct UnfinishedWrites(Vec<UnfinishedWrite>);
 /// Write that must be retried soon.
 #[derive(Debug, thiserror::Error)]
 enum UnfinishedWrite {
-    /// The operator's own object will appear in the cache; for another client's object there will be
-    /// no event.
+    /// The operator's own object will appear in the cache; for another client's object there will
+    /// be no event.
     #[error("{0}: an object of this name already exists")]
     AlreadyExists(Target),
     #[error("{0}: {source}", source = .0.source)]

@@ -62,11 +62,12 @@ impl Target {
 }
 
 impl Change {
-    /// Returns the merge patch that replaces the status `reported` of the object with this UID. A merge
-    /// patch keeps absent fields, so those that the new status does not have are null, at any depth.
+    /// Returns the merge patch that replaces the status `reported` of the object with this UID. A
+    /// merge patch keeps absent fields, so those that the new status does not have are null, at any
+    /// depth.
     ///
-    /// Conditional on the UID, not on the resourceVersion: a status has one writer, and it remains correct
-    /// for its observedGeneration even if the spec changes meanwhile.
+    /// Conditional on the UID, not on the resourceVersion: a status has one writer, and it remains
+    /// correct for its observedGeneration even if the spec changes meanwhile.
     pub fn status(uid: &str, reported: &impl Serialize, status: &impl Serialize) -> Self {
         let mut body = json!(status);
         clear_removed(&json!(reported), &mut body);
@@ -224,7 +225,8 @@ impl JsonPatch {
         }))
     }
 
-    /// Replaces the value at `path`, which must exist; in a list, unlike [`Self::add`], which inserts.
+    /// Replaces the value at `path`, which must exist; in a list, unlike [`Self::add`], which
+    /// inserts.
     #[must_use]
     pub fn replace(self, path: &[&str], value: impl Into<Value>) -> Self {
         let value = value.into();

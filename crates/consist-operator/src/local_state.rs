@@ -224,7 +224,8 @@ impl LocalState {
         observation
     }
 
-    /// Returns since when each Pod has been observed without new traffic, by the wall clock of `now`.
+    /// Returns since when each Pod has been observed without new traffic, by the wall clock of
+    /// `now`.
     fn off_since(&self, now: Now) -> BTreeMap<Uid, Timestamp> {
         let since = |since: &Instant| now.timestamp - now.instant.duration_since(*since);
         self.off_since.iter().map(|(uid, at)| (uid.clone(), since(at))).collect()

@@ -39,8 +39,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns whether the plan writes the employer's finalizers, and the clean finalizer is not one
-    /// of them.
+    /// Returns whether the plan writes the employer's finalizers, and the clean finalizer is not
+    /// one of them.
     #[must_use]
     pub fn removes_clean_finalizer(&self) -> bool {
         self.finalizers

@@ -25,8 +25,9 @@ pub struct Operations<'a> {
     pub measured: &'a Measurements,
 }
 
-/// Returns the change of the annotation with the history. It belongs to a write that is needed for another reason; there
-/// is none if the other annotations of the Pod leave no room for it, because the API server would reject the write.
+/// Returns the change of the annotation with the history. It belongs to a write that is needed for
+/// another reason; there is none if the other annotations of the Pod leave no room for it, because
+/// the API server would reject the write.
 #[must_use]
 pub fn changes(pod: &SlimPod, operations: Operations<'_>, now: Timestamp) -> AnnotationChanges {
     let Operations { before, after, measured } = operations;

@@ -53,8 +53,8 @@ impl Stage {
         }
     }
 
-    /// Label whose time is the start of the stage. Not that of the request: it identifies the request,
-    /// and other programs may choose any value.
+    /// Label whose time is the start of the stage. Not that of the request: it identifies the
+    /// request, and other programs may choose any value.
     const fn start_label(self) -> LabelKind {
         match self {
             Self::PreCheck => LabelKind::PreCheck,

@@ -85,11 +85,12 @@ fn read_selector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Se
     Ok((!labels.is_empty()).then(|| labels.into_iter().collect()))
 }
 
-/// Size of a Pod's annotations in bytes up to which its history is written; the API server accepts 256 KiB.
+/// Size of a Pod's annotations in bytes up to which its history is written; the API server accepts
+/// 256 KiB.
 const ANNOTATIONS_SIZE_MAX: usize = 240 << 10;
 
-/// Size of a history in bytes up to which it is kept: that of four operations with long names is half of it. A longer
-/// one was written by others, and is replaced.
+/// Size of a history in bytes up to which it is kept: that of four operations with long names is
+/// half of it. A longer one was written by others, and is replaced.
 const HISTORY_SIZE_MAX: usize = 4 << 10;
 
 /// Drops fields that planning does not read. The deletion webhook needs them, so it must use Pods

@@ -46,8 +46,8 @@ const SCHEDULING_DELAY: SignedDuration = SignedDuration::from_secs(2);
 /// The same delay for a Pod that is bound to a node.
 const CONTAINER_START_DELAY: SignedDuration = SignedDuration::from_secs(30);
 
-/// Time within which a kubelet usually reports that a Pod is not Ready after its readiness gate was set
-/// to False.
+/// Time within which a kubelet usually reports that a Pod is not Ready after its readiness gate was
+/// set to False.
 const REPORT_DELAY: SignedDuration = SignedDuration::from_millis(500);
 
 /// Upper bound for the steps of one plan; far more than any Pod needs.
@@ -247,8 +247,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Remaining time for the kubelet to report a Pod as not Ready before it is deleted; `None` if it
-    /// has, or has not within [`REPORT_DELAY`]. Otherwise its report and the delete conflict.
+    /// Remaining time for the kubelet to report a Pod as not Ready before it is deleted; `None` if
+    /// it has, or has not within [`REPORT_DELAY`]. Otherwise its report and the delete conflict.
     fn until_reported_not_ready(&self) -> Option<Duration> {
         if !self.pod.ready || !self.pod.has_readiness_gate {
             return None;
@@ -266,8 +266,8 @@ impl<'a> Planner<'a> {
     /// Sets the gate to False while an operation disrupts the Pod, and to True when no operation or
     /// label requires it to be out of service.
     ///
-    /// A Pod without readiness gate gets the condition too while it is disrupted: it does not affect
-    /// the Pod's readiness, but traffic controllers drain the Pod by it.
+    /// A Pod without readiness gate gets the condition too while it is disrupted: it does not
+    /// affect the Pod's readiness, but traffic controllers drain the Pod by it.
     fn set_gate(&mut self) {
         let all_completing =
             self.complete_operations().all(|operation| Phase::of(operation) == Phase::Completing);
@@ -317,8 +317,8 @@ impl<'a> Planner<'a> {
         if self.pod.scheduled { CONTAINER_START_DELAY } else { SCHEDULING_DELAY }
     }
 
-    /// Returns whether the condition of the readiness gate is True; without a readiness gate, it may be
-    /// missing.
+    /// Returns whether the condition of the readiness gate is True; without a readiness gate, it
+    /// may be missing.
     fn is_gate_open(&self) -> bool {
         self.state.gate_open.unwrap_or(!self.pod.has_readiness_gate)
     }

@@ -1,11 +1,12 @@
-//! The readiness gate of new Pods that do not declare it. The component `readiness-gate` adds it by a
-//! MutatingAdmissionPolicy, the component `readiness-gate-webhook` by the operator's webhook.
+//! The readiness gate of new Pods that do not declare it. The component `readiness-gate` adds it by
+//! a MutatingAdmissionPolicy, the component `readiness-gate-webhook` by the operator's webhook.
 
 use podops_api::well_known;
 use podops_client::write::JsonPatch;
 use serde_json::{Value, json};
 
-/// Returns the change of a Pod that adds the readiness gate; `None` if its `spec` declares the gate.
+/// Returns the change of a Pod that adds the readiness gate; `None` if its `spec` declares the
+/// gate.
 #[must_use]
 pub fn missing_gate(spec: &Value) -> Option<JsonPatch> {
     let gate = json!({ "conditionType": well_known::SERVICE_READY });

@@ -36,7 +36,8 @@ impl OperationsRecord {
         Self { before, after, measured }
     }
 
-    /// Annotations with the history, and with the traces if they are recorded. They belong to the write of the plan.
+    /// Annotations with the history, and with the traces if they are recorded. They belong to the
+    /// write of the plan.
     #[must_use]
     pub fn annotations(
         &self,

@@ -20,9 +20,9 @@ const RESULT: &str = "podops.operation.result";
 /// Annotations of a Pod.
 type Annotations = BTreeMap<String, String>;
 
-/// Returns the annotations with the traces of operations that begin with a write, or whose trace is not
-/// known: that of an earlier operation with the same ID ends. They belong to a write that is needed for
-/// another reason.
+/// Returns the annotations with the traces of operations that begin with a write, or whose trace is
+/// not known: that of an earlier operation with the same ID ends. They belong to a write that is
+/// needed for another reason.
 #[must_use]
 pub fn begun(
     pod: &PodIdentity,
@@ -48,8 +48,8 @@ pub fn begun(
     changes
 }
 
-/// Returns the removals of annotations whose operations end with a write. They belong to a write that is
-/// needed for another reason.
+/// Returns the removals of annotations whose operations end with a write. They belong to a write
+/// that is needed for another reason.
 #[must_use]
 pub fn ended(annotations: &Annotations, after: &PodLifecycle) -> AnnotationChanges {
     let known = traces(annotations);

@@ -32,8 +32,8 @@ pub struct OperatorArgs {
     )]
     pub metrics_bind_address: SocketAddr,
 
-    /// URL of an OpenTelemetry collector that receives spans of operations by OTLP over HTTP, such as
-    /// http://collector:4318; none are recorded by default
+    /// URL of an OpenTelemetry collector that receives spans of operations by OTLP over HTTP, such
+    /// as http://collector:4318; none are recorded by default
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", help_heading = "Traces", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
 

@@ -45,9 +45,9 @@ impl Connections {
         Self { limits, tasks: JoinSet::new(), open: Vec::new() }
     }
 
-    /// Serves a connection in a task of its own, if its source has fewer connections than the limit;
-    /// otherwise closes it. If there are too many in total, the oldest of the source that has most
-    /// is closed instead.
+    /// Serves a connection in a task of its own, if its source has fewer connections than the
+    /// limit; otherwise closes it. If there are too many in total, the oldest of the source that
+    /// has most is closed instead.
     pub fn spawn(&mut self, source: IpAddr, serve: impl Future<Output = ()> + Send + 'static) {
         let source = network(source);
         while self.tasks.try_join_next().is_some() {}

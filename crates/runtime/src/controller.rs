@@ -1,8 +1,8 @@
 //! Runs a reconcile function over a collection: extends kube's `Controller`.
 //!
 //! Adds a timeout for each reconcile, backoff by kind of failure, a minimum interval between two
-//! reconciles of one object, fairness between namespaces, leader election, a queue depth metric, and a
-//! shutdown that completes even if a watch never became ready.
+//! reconciles of one object, fairness between namespaces, leader election, a queue depth metric,
+//! and a shutdown that completes even if a watch never became ready.
 
 use std::{
     cell::RefCell,
@@ -129,10 +129,11 @@ struct Source<K: Resource<DynamicType = ()> + 'static> {
 }
 
 impl<K: Resource<DynamicType = ()> + Clone> Source<K> {
-    /// Returns the object as the cache has it now; `None` until the cache has observed the last writes for it.
+    /// Returns the object as the cache has it now; `None` until the cache has observed the last
+    /// writes for it.
     ///
-    /// kube's controller has read `object` before it was this reconcile's turn. The cache may have observed a write
-    /// since, so it is read again once the write is observed.
+    /// kube's controller has read `object` before it was this reconcile's turn. The cache may have
+    /// observed a write since, so it is read again once the write is observed.
     fn current(&self, object: Arc<K>) -> Option<Arc<K>> {
         let is_observed = (self.is_observed)(&object);
         is_observed.then(|| self.store.get(&ObjectRef::from_obj(&*object)).unwrap_or(object))
@@ -213,7 +214,8 @@ impl Context {
         }
     }
 
-    /// Records that nothing was decided about an object, because the cache has not observed the last write for it.
+    /// Records that nothing was decided about an object, because the cache has not observed the
+    /// last write for it.
     fn skip(&self, key: &ObjectKey) -> Action {
         self.metrics.reconciles.with_label_values(&["stale"]).inc();
         self.metrics.stale_skips.inc();
@@ -461,8 +463,8 @@ mod tests {
         }
     }
 
-    /// The event of a write may arrive after kube's controller has read the object, and before the operator checks
-    /// whether it has observed the write.
+    /// The event of a write may arrive after kube's controller has read the object, and before the
+    /// operator checks whether it has observed the write.
     #[tokio::test]
     async fn an_object_is_read_after_its_last_write_is_observed() {
         let (end, stop) = Shutdown::new();

@@ -1,7 +1,7 @@
 //! Runs leader election on a thread of its own, with a connection of its own.
 //!
-//! The Lease must be renewed in time even while reconciles use all threads of the process. A process
-//! that hangs keeps its Lease until its liveness probe fails.
+//! The Lease must be renewed in time even while reconciles use all threads of the process. A
+//! process that hangs keeps its Lease until its liveness probe fails.
 
 use std::{io, thread};
 

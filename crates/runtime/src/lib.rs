@@ -1,7 +1,7 @@
 //! Shared runtime of the operators' processes.
 //!
-//! A [`program`] parses the flags and starts an [`operator`]; its tasks share a [`process`], and run
-//! a [`reconciler`] for each collection that they reconcile, whose queue is a [`controller`].
+//! A [`program`] parses the flags and starts an [`operator`]; its tasks share a [`process`], and
+//! run a [`reconciler`] for each collection that they reconcile, whose queue is a [`controller`].
 
 pub mod args;
 pub mod telemetry;

@@ -164,8 +164,8 @@ impl Operator {
         self.readiness.insert(part, ready);
     }
 
-    /// Adds a task; the process exits when any task ends. After shutdown has begun, the process waits
-    /// for its end within the grace period.
+    /// Adds a task; the process exits when any task ends. After shutdown has begun, the process
+    /// waits for its end within the grace period.
     pub fn task<E: Into<BoxError>>(
         &mut self,
         name: &'static str,

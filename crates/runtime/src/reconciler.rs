@@ -1,5 +1,6 @@
-//! The frame of every reconcile. A [`Reconciler`] observes, plans, applies and reports; the frame decodes its objects,
-//! waits for its caches and for its own writes, keeps its memory of an object as long as the object exists, and requeues.
+//! The frame of every reconcile. A [`Reconciler`] observes, plans, applies and reports; the frame
+//! decodes its objects, waits for its caches and for its own writes, keeps its memory of an object
+//! as long as the object exists, and requeues.
 
 use std::{
     borrow::Cow,
@@ -80,8 +81,8 @@ where
 pub trait Reconciler: Send + Sync + 'static {
     /// Object as its watch delivers it.
     type Watched: Watched;
-    /// Facts about one object that are not stored in the cluster. Dropped when the object is deleted, and not known
-    /// after a restart.
+    /// Facts about one object that are not stored in the cluster. Dropped when the object is
+    /// deleted, and not known after a restart.
     type Memory: Default + Send;
 
     /// Minimum interval between two reconciles of one object; batches the events of many Pods.
@@ -89,13 +90,15 @@ pub trait Reconciler: Send + Sync + 'static {
     /// Interval of reconciles when nothing changes; `None` for an object that needs none.
     const RESYNC: Option<Duration>;
 
-    /// Sends the writes about the objects. An object is reconciled once the caches have observed the last ones.
+    /// Sends the writes about the objects. An object is reconciled once the caches have observed
+    /// the last ones.
     fn writer(&self) -> &Writer;
 
     /// Publishes the event of an object that cannot be decoded.
     fn events(&self) -> &Events;
 
-    /// Reason of the event of an object that cannot be decoded; `None` if its watch skips such objects.
+    /// Reason of the event of an object that cannot be decoded; `None` if its watch skips such
+    /// objects.
     fn invalid(&self) -> Option<&'static EventReason>;
 
     /// Caches that must be complete before the first reconcile.
@@ -111,7 +114,8 @@ pub trait Reconciler: Send + Sync + 'static {
         std::future::ready(Ok(are_complete))
     }
 
-    /// Updates the reconciler's own caches of the collection, after the cache of the watch has applied an event.
+    /// Updates the reconciler's own caches of the collection, after the cache of the watch has
+    /// applied an event.
     fn observe(&self, event: &Event<Self::Watched>);
 
     /// Reconciles one object. Idempotent: it may be interrupted at any point and run again.
@@ -333,7 +337,8 @@ fn uid_of(object: &impl Resource) -> String {
     object.meta().uid.clone().unwrap_or_default()
 }
 
-/// Memory of an object that is being reconciled; kept on drop, also if the reconcile exceeds its deadline.
+/// Memory of an object that is being reconciled; kept on drop, also if the reconcile exceeds its
+/// deadline.
 struct Taken<'a, R: Reconciler> {
     frame: &'a Frame<R>,
     key: ObjectKey,

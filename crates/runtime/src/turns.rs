@@ -1,9 +1,9 @@
-//! Which object a controller reconciles next: the number of reconciles at a time is limited, and shared
-//! between namespaces, so that objects of one namespace, however many, slow or often changed, do not
-//! keep those of another waiting.
+//! Which object a controller reconciles next: the number of reconciles at a time is limited, and
+//! shared between namespaces, so that objects of one namespace, however many, slow or often
+//! changed, do not keep those of another waiting.
 //!
-//! kube's queue cannot do this: it returns the objects that were queued last first, so that an object
-//! waits for as long as others keep being queued.
+//! kube's queue cannot do this: it returns the objects that were queued last first, so that an
+//! object waits for as long as others keep being queued.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -60,8 +60,9 @@ impl Turns {
         Self { total: total.max(1), running: 0, started: 0, namespaces: BTreeMap::new() }
     }
 
-    /// Starts the reconcile of an object. Returns false if none may start, or none of its namespace: the
-    /// object then waits until [`finish`](Self::finish) or [`next`](Self::next) returns it.
+    /// Starts the reconcile of an object. Returns false if none may start, or none of its
+    /// namespace: the object then waits until [`finish`](Self::finish) or [`next`](Self::next)
+    /// returns it.
     pub(crate) fn start(&mut self, key: &ObjectKey) -> bool {
         // After those that have waited longer.
         let last_started = self.started;
@@ -92,8 +93,8 @@ impl Turns {
         self.next()
     }
 
-    /// Returns the object to reconcile next: of the namespace with the fewest reconciles in progress,
-    /// and of those, the one whose last start is the longest ago.
+    /// Returns the object to reconcile next: of the namespace with the fewest reconciles in
+    /// progress, and of those, the one whose last start is the longest ago.
     pub(crate) fn next(&mut self) -> Option<ObjectKey> {
         if self.running >= self.total {
             return None;

@@ -53,7 +53,8 @@ impl Writer {
         self.others.get(&resource).unwrap_or(&self.objects)
     }
 
-    /// Returns whether the caches contain all writes of an object's reconciles, and forgets those that they contain.
+    /// Returns whether the caches contain all writes of an object's reconciles, and forgets those
+    /// that they contain.
     #[must_use]
     pub fn is_observed(&self, object: &impl kube::Resource) -> bool {
         let uid = object.meta().uid.as_deref().unwrap_or_default();

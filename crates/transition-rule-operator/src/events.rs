@@ -42,8 +42,8 @@ pub fn invalid_rule(invalid: &InvalidRule) -> TargetedEvent {
     }
 }
 
-/// Events of one reconcile: rules with errors, overridden rules, invalid break-glass annotations and
-/// Pods that wait.
+/// Events of one reconcile: rules with errors, overridden rules, invalid break-glass annotations
+/// and Pods that wait.
 #[must_use]
 pub fn events(namespace: &str, observed: &Observed, plan: &Plan) -> Vec<TargetedEvent> {
     let decided =
@@ -58,7 +58,8 @@ pub fn events(namespace: &str, observed: &Observed, plan: &Plan) -> Vec<Targeted
     rules.chain(overrides).chain(annotations).chain(waiting).collect()
 }
 
-/// Event on a Pod that has waited for so long that its annotation has the start of the wait from now on.
+/// Event on a Pod that has waited for so long that its annotation has the start of the wait from
+/// now on.
 fn waiting_for_rule(namespace: &str, change: &PodChange) -> Option<TargetedEvent> {
     let mut causes = Vec::new();
     let mut stage = String::new();

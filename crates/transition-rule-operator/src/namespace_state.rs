@@ -41,7 +41,8 @@ pub struct Planned {
     pub now: Now,
 }
 
-/// Local state of one namespace: rate limits, fetched Pods, and the values last exported as metrics.
+/// Local state of one namespace: rate limits, fetched Pods, and the values last exported as
+/// metrics.
 #[derive(Debug, Default)]
 pub struct NamespaceState {
     /// Rate limit of status writes.
@@ -128,8 +129,8 @@ impl NamespaceState {
         (full_pod.observed_version == pod.version).then(|| full_pod.object.clone())
     }
 
-    /// Stores the fields of a fetched Pod that rules read, unless another one has the name now or they
-    /// do not fit.
+    /// Stores the fields of a fetched Pod that rules read, unless another one has the name now or
+    /// they do not fit.
     ///
     /// The fields are stored under the observed version, although they may be newer: a newer
     /// version causes another reconcile.

@@ -24,7 +24,8 @@ pub struct PodWrites {
     pub next_in: Option<Duration>,
 }
 
-/// Returns the writes to Pods that are due: grants and gates first, because operations wait for them.
+/// Returns the writes to Pods that are due: grants and gates first, because operations wait for
+/// them.
 #[must_use]
 pub fn pod_writes(namespace: &str, planned: &Planned, state: &mut NamespaceState) -> PodWrites {
     let Planned { observed, plan, now } = planned;

@@ -19,8 +19,8 @@ mod throttle;
 
 pub use throttle::{DueStatuses, StatusThrottles};
 
-/// Maximum number of entries in `status.details`. The whole object stays below 1 MiB, of the 1.5 MiB
-/// that the API server accepts: details, targets, tasks of webhook rules, and at most
+/// Maximum number of entries in `status.details`. The whole object stays below 1 MiB, of the 1.5
+/// MiB that the API server accepts: details, targets, tasks of webhook rules, and at most
 /// [`RESERVATIONS_MAX`](crate::plan::RESERVATIONS_MAX) reservations.
 const DETAILS_MAX: usize = 1000;
 /// Maximum size of `status.details`, in bytes.
@@ -124,14 +124,16 @@ pub fn status(
     }
 }
 
-/// Limits the names of the selected Pods to [`TARGETS_BYTES_MAX`]; `status.pods.total` is their number.
+/// Limits the names of the selected Pods to [`TARGETS_BYTES_MAX`]; `status.pods.total` is their
+/// number.
 fn targets(all: &[PodName]) -> Vec<String> {
     let mut fits = size_limit(TARGETS_BYTES_MAX);
     all.iter().take_while(|name| fits(name.len() + 3)).map(ToString::to_string).collect()
 }
 
-/// Limits the tasks of webhook rules to [`TASKS_BYTES_MAX`]; those that have ended are omitted first. After a
-/// restart of the operator, the Pods of a running task that is omitted are part of another request.
+/// Limits the tasks of webhook rules to [`TASKS_BYTES_MAX`]; those that have ended are omitted
+/// first. After a restart of the operator, the Pods of a running task that is omitted are part of
+/// another request.
 fn rule_states(all: &[RuleState]) -> Vec<RuleState> {
     let mut states = all.to_vec();
     let mut fits = size_limit(TASKS_BYTES_MAX);
@@ -151,8 +153,8 @@ fn task_size(task: &TaskInfo) -> usize {
     TASK_BYTES + task.task_id.len() + task.message.len() + names.sum::<usize>()
 }
 
-/// Returns a function that takes the size of each item in turn, and returns whether all of them stay
-/// below `limit`, in bytes.
+/// Returns a function that takes the size of each item in turn, and returns whether all of them
+/// stay below `limit`, in bytes.
 fn size_limit(limit: usize) -> impl FnMut(usize) -> bool {
     let mut bytes_left = limit;
     move |size| {

@@ -29,8 +29,8 @@ pub struct WebhookTasks {
     queued: usize,
 }
 
-/// Maximum size of the requests of a namespace that are queued or in progress, in bytes; each has up to
-/// [`REQUEST_MAX`], and a namespace may have thousands of webhook rules.
+/// Maximum size of the requests of a namespace that are queued or in progress, in bytes; each has
+/// up to [`REQUEST_MAX`], and a namespace may have thousands of webhook rules.
 const QUEUED_MAX: usize = 4 * REQUEST_MAX;
 
 /// State of the webhooks of one namespace, and the tasks that another process started.
@@ -81,8 +81,8 @@ impl WebhookTasks {
         synced
     }
 
-    /// Starts a planned call. Returns `None` if the rule no longer exists, its last request is still in
-    /// progress, or too much is queued: the reconcile after the next response starts it.
+    /// Starts a planned call. Returns `None` if the rule no longer exists, its last request is
+    /// still in progress, or too much is queued: the reconcile after the next response starts it.
     pub fn start(
         &mut self,
         call: &WebhookCall,

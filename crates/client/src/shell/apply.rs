@@ -102,9 +102,9 @@ impl Applier {
         result
     }
 
-    /// Executes independent writes concurrently. An iterator that renders them is advanced only when
-    /// a request can be sent, and the body of a patch that succeeded is dropped, so that a large batch
-    /// is never in memory as a whole.
+    /// Executes independent writes concurrently. An iterator that renders them is advanced only
+    /// when a request can be sent, and the body of a patch that succeeded is dropped, so that a
+    /// large batch is never in memory as a whole.
     pub async fn apply_all(&self, writes: impl IntoIterator<Item = Write>) -> WriteResults {
         let results = stream::iter(writes).map(|write| self.result_of(write));
         let results: Vec<WriteResult> = results.buffer_unordered(self.concurrency).collect().await;
@@ -199,7 +199,8 @@ impl Applier {
     }
 }
 
-/// Sets the field validation of a request that has a query; kube's parameters of a create have none.
+/// Sets the field validation of a request that has a query; kube's parameters of a create have
+/// none.
 fn strictly_validated(mut request: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
     // A valid URI remains valid with one more parameter.
     if let Ok(uri) = format!("{}&fieldValidation=Strict", request.uri()).parse() {
@@ -230,8 +231,8 @@ fn error_outcome(write: &Write, status: &Status) -> Option<Outcome> {
         (409, Write::Create { .. } | Write::DryRunCreate { .. }) if status.is_already_exists() => {
             Some(Outcome::AlreadyExists)
         }
-        // The object has no other version yet. The cause may be a concurrent change of a quota, which
-        // the operator does not watch.
+        // The object has no other version yet. The cause may be a concurrent change of a quota,
+        // which the operator does not watch.
         (409, Write::Create { .. } | Write::DryRunCreate { .. }) => None,
         (409, _) => Some(Outcome::Conflict),
         // A failed `test` names no object, unlike an invalid value.

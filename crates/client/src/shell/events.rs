@@ -20,7 +20,8 @@ use crate::event::{ObjectEvent, Severity};
 
 /// Time for which an identical event on the same object is suppressed.
 const REPEAT_AFTER: Duration = Duration::from_secs(300);
-/// Time after which an event that could not be published is published again, if it is still reported.
+/// Time after which an event that could not be published is published again, if it is still
+/// reported.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Timeout of publishing, which delays the reconcile.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,8 +44,8 @@ struct Published {
     message: String,
     at: Instant,
     failed: bool,
-    /// Adds repetitions of this message to one Event. It would do so for any message, so another message
-    /// has another recorder.
+    /// Adds repetitions of this message to one Event. It would do so for any message, so another
+    /// message has another recorder.
     recorder: Recorder,
 }
 
@@ -91,8 +92,8 @@ impl Events {
         }
     }
 
-    /// Publishes an event on an object, unless the same was published recently, or its reason is limited
-    /// and too many were. Errors are only logged, because nothing depends on events.
+    /// Publishes an event on an object, unless the same was published recently, or its reason is
+    /// limited and too many were. Errors are only logged, because nothing depends on events.
     pub async fn publish(&self, object: &ObjectReference, event: &ObjectEvent) {
         let Some(recorder) = self.due(object, event) else { return };
         let reason = event.reason.name;

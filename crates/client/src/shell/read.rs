@@ -9,8 +9,8 @@ use kube::{
 
 use crate::{decode::Decoded, write::Target};
 
-/// Returns the metadata of an object, without managedFields; `None` if it does not exist. Of an object
-/// that cannot be decoded, they are those that identify it.
+/// Returns the metadata of an object, without managedFields; `None` if it does not exist. Of an
+/// object that cannot be decoded, they are those that identify it.
 ///
 /// # Errors
 ///
@@ -26,8 +26,8 @@ pub async fn metadata(client: &Client, target: &Target) -> kube::Result<Option<O
     }
 }
 
-/// Returns the UIDs of the owners of an object; `None` if it does not exist. The owners of an object
-/// whose metadata cannot be decoded are unknown, and none is returned.
+/// Returns the UIDs of the owners of an object; `None` if it does not exist. The owners of an
+/// object whose metadata cannot be decoded are unknown, and none is returned.
 ///
 /// # Errors
 ///

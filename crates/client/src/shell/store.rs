@@ -31,13 +31,13 @@ use crate::{
     write,
 };
 
-/// Number of objects per page of a list. A page is in memory twice while it is received, and an object
-/// of the largest size that the API server stores takes 3 MB as JSON, so a page may take 96 MB; the
-/// smallest memory limit is 128 MiB.
+/// Number of objects per page of a list. A page is in memory twice while it is received, and an
+/// object of the largest size that the API server stores takes 3 MB as JSON, so a page may take 96
+/// MB; the smallest memory limit is 128 MiB.
 ///
 /// The streaming lists of kube are no alternative: they are not consistent reads, and with a
-/// resourceVersion that makes them consistent, kube ignores deletions that arrive before the list is
-/// complete.
+/// resourceVersion that makes them consistent, kube ignores deletions that arrive before the list
+/// is complete.
 pub(super) const PAGE_SIZE: u32 = 16;
 
 /// Number of objects per page after lists have expired repeatedly.
@@ -217,8 +217,8 @@ impl WatchProgress {
         self.state.lock().version
     }
 
-    /// Reports that the cache does not contain a write yet. If it receives no event for a while, the
-    /// collection is listed again: the event of the write was lost, or the written object is no
+    /// Reports that the cache does not contain a write yet. If it receives no event for a while,
+    /// the collection is listed again: the event of the write was lost, or the written object is no
     /// longer selected by the watch.
     pub fn report_behind(&self) {
         let mut state = self.state.lock();
@@ -233,8 +233,8 @@ impl WatchProgress {
         self.state.lock().page_size
     }
 
-    /// Lists the collection again, in pages of four times the size: a list of many small objects takes
-    /// minutes on a busy API server, which then no longer has its version.
+    /// Lists the collection again, in pages of four times the size: a list of many small objects
+    /// takes minutes on a busy API server, which then no longer has its version.
     fn list_in_larger_pages(&self) {
         let mut state = self.state.lock();
         state.page_size = (state.page_size * 4).min(PAGE_SIZE_MAX);
@@ -272,8 +272,8 @@ impl WatchProgress {
     }
 }
 
-/// Returns whether the caches contain all writes, and reports those that do not as behind; `progress`
-/// returns the progress of a collection's cache.
+/// Returns whether the caches contain all writes, and reports those that do not as behind;
+/// `progress` returns the progress of a collection's cache.
 pub fn are_observed<'a>(
     writes: &LastWrites,
     progress: impl Fn(write::Resource) -> &'a WatchProgress,
@@ -530,8 +530,8 @@ mod tests {
         assert!(!requested());
     }
 
-    /// Returns a client of an API server that no longer has the version of a list at its second page, if
-    /// a page has fewer than 256 objects; it records the limits.
+    /// Returns a client of an API server that no longer has the version of a list at its second
+    /// page, if a page has fewer than 256 objects; it records the limits.
     fn slow_server(limits: Arc<Mutex<Vec<String>>>) -> Client {
         let service = tower::service_fn(move |request: http::Request<Body>| {
             let query = request.uri().query().unwrap_or_default().to_owned();

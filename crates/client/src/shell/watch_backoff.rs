@@ -28,8 +28,8 @@ const FORBIDDEN: u16 = 403;
 /// Backoff of failed watches: 0.5 s to 4 s, and up to a minute while access is denied.
 ///
 /// kube's default backoff takes up to 30 s. Operators make no progress without their watches, so
-/// they would be idle for that long after the API server is available again. Rights come back rarely, and
-/// a tenant can have any number of Instances whose ServiceAccounts lack them.
+/// they would be idle for that long after the API server is available again. Rights come back
+/// rarely, and a tenant can have any number of Instances whose ServiceAccounts lack them.
 pub struct WatchBackoff {
     delays: ResetTimerBackoff<ExponentialBackoff>,
     is_denied: Arc<AtomicBool>,

@@ -1,5 +1,6 @@
-//! Backend `endpointslice`: traffic of Pods by the EndpointSlices of a Service, by which kube-proxy,
-//! ingresses and meshes route traffic. Read-only; Kubernetes itself removes Pods that are not Ready.
+//! Backend `endpointslice`: traffic of Pods by the EndpointSlices of a Service, by which
+//! kube-proxy, ingresses and meshes route traffic. Read-only; Kubernetes itself removes Pods that
+//! are not Ready.
 //!
 //! Proxies converge some time after a Pod was removed from the slices, which cannot be observed;
 //! `minSeconds` of the drain policy covers that time.

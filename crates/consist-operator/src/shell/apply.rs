@@ -13,8 +13,8 @@ impl EmployerController {
     ///
     /// # Errors
     ///
-    /// If a write failed or was rejected. It is retried within `requeue_after`: its backoff must not delay the polls for
-    /// other Pods.
+    /// If a write failed or was rejected. It is retried within `requeue_after`: its backoff must
+    /// not delay the polls for other Pods.
     pub(super) async fn apply(
         &self,
         employer: &SlimEmployer,

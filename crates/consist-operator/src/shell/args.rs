@@ -17,8 +17,9 @@ pub struct ConsistArgs {
     /// `podSelector` (a JSONPath) and `labelSelector`
     #[arg(long, env = "PODOPS_EMPLOYER_KINDS", value_name = "FILE")]
     pub employer_kinds: Option<PathBuf>,
-    /// HAProxy backends that employers may use, as `<namespace>/tcp://<address>:<port>/<backend>` or
-    /// `<namespace>/unix://<path>/<backend>`; the namespace and the rest may end with the wildcard `*`
+    /// HAProxy backends that employers may use, as `<namespace>/tcp://<address>:<port>/<backend>`
+    /// or `<namespace>/unix://<path>/<backend>`; the namespace and the rest may end with the
+    /// wildcard `*`
     #[arg(long, env = "PODOPS_HAPROXY_BACKENDS", value_delimiter = ',', value_name = "BACKENDS")]
     pub haproxy_backends: Vec<String>,
     /// AWS target groups that employers may use, as `<namespace>/<ARN>`; both parts may end with

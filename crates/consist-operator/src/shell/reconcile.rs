@@ -1,4 +1,5 @@
-//! Reconciles employers: observes their Pods and their backend's traffic, plans, applies and reports.
+//! Reconciles employers: observes their Pods and their backend's traffic, plans, applies and
+//! reports.
 
 use std::{
     borrow::Cow,

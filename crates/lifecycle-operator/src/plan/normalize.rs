@@ -1,5 +1,5 @@
-//! Repairs inconsistent lifecycle labels, such as manual edits, leftovers of an earlier operation or
-//! an operation that was requested again.
+//! Repairs inconsistent lifecycle labels, such as manual edits, leftovers of an earlier operation
+//! or an operation that was requested again.
 
 use std::collections::BTreeMap;
 
@@ -31,8 +31,8 @@ pub(super) fn time(operation: &Operation, kind: LabelKind) -> Option<i128> {
     operation.get(kind)?.parse().ok()
 }
 
-/// Returns whether the operation was requested again while its previous instance was completing: its labels are those
-/// of both.
+/// Returns whether the operation was requested again while its previous instance was completing:
+/// its labels are those of both.
 #[must_use]
 pub fn is_requested_again(operation: &Operation) -> bool {
     operation.has(LabelKind::Operating) && has_completion_label(operation)

@@ -22,8 +22,8 @@ pub struct TrafficWait {
 }
 
 impl Planner<'_> {
-    /// Returns the operations whose wait for traffic is reported, and the time until that of another
-    /// one is.
+    /// Returns the operations whose wait for traffic is reported, and the time until that of
+    /// another one is.
     pub(super) fn traffic_waits(&self) -> (Vec<TrafficWait>, Option<SignedDuration>) {
         let (mut reported, mut due_in) = (Vec::new(), None::<SignedDuration>);
         let waits = self.waits.iter().filter(|w| w.waiting_for == WaitingFor::TrafficControllers);

@@ -104,8 +104,8 @@ impl Metrics {
         }
     }
 
-    /// Records that a Pod with these labels is deleted. Its operations end if they were counted: only
-    /// the leader counts them. Returns them.
+    /// Records that a Pod with these labels is deleted. Its operations end if they were counted:
+    /// only the leader counts them. Returns them.
     pub(super) fn record_deletion(&self, pod: &ObjectKey, labels: &Labels) -> Vec<EndedOperation> {
         let mut ended = Vec::new();
         if self.operations.known.lock().by_pod.contains_key(pod) {

@@ -15,8 +15,9 @@ use super::{
 };
 use crate::view::RuleView;
 
-/// Time that an operation waits before the reason is written to the Pod's annotation, and reported by
-/// an event. The rule's status reports it at once; most Pods of a rollout wait for less than this.
+/// Time that an operation waits before the reason is written to the Pod's annotation, and reported
+/// by an event. The rule's status reports it at once; most Pods of a rollout wait for less than
+/// this.
 const ANNOTATE_AFTER: SignedDuration = SignedDuration::from_secs(60);
 /// The same for one of the Pods that wait for the same rules, without an event: CollaSets report
 /// waiting Pods after five seconds, and the annotation of one names the rules for all of them.
@@ -51,8 +52,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Annotates rejected Pods once they have waited for [`ANNOTATE_AFTER`], and one of each group after
-    /// [`ANNOTATE_EXAMPLE_AFTER`]: the last one, because it is likely to wait longest.
+    /// Annotates rejected Pods once they have waited for [`ANNOTATE_AFTER`], and one of each group
+    /// after [`ANNOTATE_EXAMPLE_AFTER`]: the last one, because it is likely to wait longest.
     pub(super) fn annotate_rejected(&mut self) {
         let mut rejected = std::mem::take(&mut self.rejected);
         rejected.retain(|rejected| self.has_waited(rejected, ANNOTATE_EXAMPLE_AFTER));

@@ -12,8 +12,8 @@ use crate::{
     view::{DefinedRule, Rule},
 };
 
-/// Maximum number of reservations of one PodTransitionRule: each takes up to 250 bytes of its status,
-/// which must fit into etcd. Further operations wait until others have ended.
+/// Maximum number of reservations of one PodTransitionRule: each takes up to 250 bytes of its
+/// status, which must fit into etcd. Further operations wait until others have ended.
 pub const RESERVATIONS_MAX: usize = 2000;
 
 /// State of the reservations of a Pod's operations.

@@ -79,8 +79,8 @@ pub(super) struct Planner<'a> {
     pub(super) steps_left: Cell<usize>,
 }
 
-/// Interpreter steps of all expressions in one plan, about ten seconds: further Pods wait until these
-/// have passed, so that planning one namespace always ends.
+/// Interpreter steps of all expressions in one plan, about ten seconds: further Pods wait until
+/// these have passed, so that planning one namespace always ends.
 const STEPS_PER_PLAN: usize = 50_000_000;
 
 impl<'a> Planner<'a> {
@@ -122,7 +122,8 @@ impl<'a> Planner<'a> {
         decision.details.push(detail);
     }
 
-    /// Records that a rule cannot be evaluated for a Pod; only the first error of a rule is reported.
+    /// Records that a rule cannot be evaluated for a Pod; only the first error of a rule is
+    /// reported.
     pub(super) fn add_evaluation_error(&mut self, defined: DefinedRule<'a>, error: &str) {
         let DefinedRule { owner, rule } = defined;
         let Some(decision) = self.decisions.get_mut(owner.name.as_str()) else { return };

@@ -41,8 +41,8 @@ impl<'a> RejectedPod<'a> {
         self.by_owner.iter().all(|(owner, rejections)| self.reported(owner, rejections).is_some())
     }
 
-    /// Annotations that differ from those that the Pod is to have, by PodTransitionRule. They contain
-    /// the start of a wait once it is long.
+    /// Annotations that differ from those that the Pod is to have, by PodTransitionRule. They
+    /// contain the start of a wait once it is long.
     pub(super) fn annotations(
         &self,
         has_waited_long: bool,

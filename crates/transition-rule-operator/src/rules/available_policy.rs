@@ -44,10 +44,10 @@ impl<'a> UnavailablePods<'a> {
 
 /// Counts the Pods that a PodTransitionRule selects, by state.
 ///
-/// Pods that a CollaSet or StatefulSet has not created yet count as unavailable, so that a Pod that is
-/// recreated stays in the count. A terminating Pod of one is not counted, because its replacement
-/// is; one of another controller is counted until it is deleted. Terminal Pods are not counted: their
-/// controllers replace them, or do not need them any more.
+/// Pods that a CollaSet or StatefulSet has not created yet count as unavailable, so that a Pod that
+/// is recreated stays in the count. A terminating Pod of one is not counted, because its
+/// replacement is; one of another controller is counted until it is deleted. Terminal Pods are not
+/// counted: their controllers replace them, or do not need them any more.
 #[must_use]
 pub fn count(
     rule: &RuleView,

@@ -41,8 +41,8 @@ impl PodFields {
     }
 }
 
-/// Copies the field at `path`. Its parents are copied if they exist, so that reading a missing field
-/// fails as it would on the whole Pod.
+/// Copies the field at `path`. Its parents are copied if they exist, so that reading a missing
+/// field fails as it would on the whole Pod.
 fn copy_field(from: &Value, path: &[String], into: &mut Value) {
     match (from, path.split_first()) {
         (Value::Object(fields), Some((name, rest))) => {

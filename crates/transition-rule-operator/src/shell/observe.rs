@@ -31,8 +31,8 @@ use crate::{
 const FETCH_RETRY: Duration = Duration::from_secs(5);
 /// Maximum number of Pods that are fetched concurrently; each may have megabytes.
 const CONCURRENT_FETCHES: usize = 8;
-/// Maximum number of Pods that one reconcile fetches. The remaining ones are fetched by the next, so
-/// that none takes longer than its timeout.
+/// Maximum number of Pods that one reconcile fetches. The remaining ones are fetched by the next,
+/// so that none takes longer than its timeout.
 const FETCHES_MAX: usize = 500;
 
 impl NamespaceController {

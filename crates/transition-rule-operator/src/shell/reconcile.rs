@@ -71,7 +71,8 @@ impl Reconciler for NamespaceController {
         required.map(|(_, progress)| progress).collect()
     }
 
-    /// Without the CollaSet CRD its cache is not required, because rules also apply to Pods of other controllers.
+    /// Without the CollaSet CRD its cache is not required, because rules also apply to Pods of
+    /// other controllers.
     async fn is_ready(&self) -> Result<bool, ReconcileError> {
         let missing = self.caches.unsynced();
         if missing != ["collasets"] {

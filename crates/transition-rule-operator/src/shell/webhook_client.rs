@@ -35,8 +35,8 @@ const MAX_CONCURRENT_REQUESTS: usize = 4;
 
 /// Client of all webhook rules, and the verdicts that it received.
 pub(super) struct WebhookClient {
-    /// Book-keeping by namespace. Each has a lock of its own, because building the requests of one namespace
-    /// may take seconds.
+    /// Book-keeping by namespace. Each has a lock of its own, because building the requests of one
+    /// namespace may take seconds.
     namespaces: Mutex<BTreeMap<String, Arc<AsyncMutex<WebhookTasks>>>>,
     jobs: mpsc::UnboundedSender<Job>,
     /// Namespaces to reconcile because a verdict changed.

@@ -89,8 +89,8 @@ impl Fleet {
         self.drop_unused();
     }
 
-    /// Drops clusters that neither an employer nor a stream uses: an Envoy that subscribes to ever new
-    /// names must not fill the memory.
+    /// Drops clusters that neither an employer nor a stream uses: an Envoy that subscribes to ever
+    /// new names must not fill the memory.
     fn drop_unused(&mut self) {
         self.clusters.retain(|_, cluster| cluster.version > 0 || !cluster.subscribers.is_empty());
     }
@@ -112,7 +112,8 @@ impl Fleet {
         affected
     }
 
-    /// Records that a stream acknowledged a version that it was sent, or rejected it with a message.
+    /// Records that a stream acknowledged a version that it was sent, or rejected it with a
+    /// message.
     pub fn record_response(
         &mut self,
         stream: u64,

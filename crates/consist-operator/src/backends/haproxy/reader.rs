@@ -1,5 +1,5 @@
-//! Reads the servers of a backend and their statistics: in one request once the ID of the backend is
-//! known, and in two before. The ID is needed because a frontend may have the same name.
+//! Reads the servers of a backend and their statistics: in one request once the ID of the backend
+//! is known, and in two before. The ID is needed because a frontend may have the same name.
 
 use super::{
     Slot,

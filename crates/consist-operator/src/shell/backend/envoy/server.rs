@@ -58,8 +58,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECTIONS_PER_CLIENT: usize = 32;
 /// Maximum number of connections.
 const CONNECTIONS: usize = 4_096;
-/// Maximum number of streams of endpoints of one client: without aggregated discovery, an Envoy opens
-/// one for each of its clusters.
+/// Maximum number of streams of endpoints of one client: without aggregated discovery, an Envoy
+/// opens one for each of its clusters.
 const ENDPOINT_STREAMS_PER_CLIENT: usize = 512;
 /// Maximum number of streams of load reports of one client: an Envoy needs one.
 const REPORT_STREAMS_PER_CLIENT: usize = 8;

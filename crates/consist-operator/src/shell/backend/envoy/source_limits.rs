@@ -40,8 +40,8 @@ impl SourceLimit {
         Arc::new(Self { per_source, total, in_use: Mutex::default() })
     }
 
-    /// Takes one, until the permit is dropped; none if the limit is reached. Clients without an address
-    /// share one.
+    /// Takes one, until the permit is dropped; none if the limit is reached. Clients without an
+    /// address share one.
     pub(super) fn take(self: &Arc<Self>, source: Option<IpAddr>) -> Option<Permit> {
         // Not by network: the Envoys of one node often share a /64.
         let source = source.unwrap_or(Ipv4Addr::UNSPECIFIED.into()).to_canonical();
@@ -107,8 +107,8 @@ pub(super) fn accepted(
     })
 }
 
-/// A connection that counts against a limit while it is open. It fails if its client does not begin to
-/// use it.
+/// A connection that counts against a limit while it is open. It fails if its client does not begin
+/// to use it.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
