@@ -166,3 +166,9 @@ fn output_that_is_not_utf8_is_an_error() {
     check_failure(r#"{{ "\xff" }}"#, "not UTF-8");
     check(r#"{{ "\xff" | b64enc }}"#, "/w==");
 }
+
+#[test]
+fn extreme_numbers_neither_overflow_nor_panic() {
+    check(r#"{{ printf "%*d" -9223372036854775808 1 }}"#, "%!(BADWIDTH)1");
+    check(r#"{{ float64 "0x1.8p-2147483648" }}"#, "0");
+}

@@ -240,7 +240,7 @@ impl Printer<'_> {
         let argument = self.arguments.get(self.next)?;
         self.next += 1;
         match argument {
-            Value::Integer { value, .. } if value.abs() <= LARGEST => Some(*value),
+            Value::Integer { value, .. } if (-LARGEST..=LARGEST).contains(value) => Some(*value),
             _ => None,
         }
     }

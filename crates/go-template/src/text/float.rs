@@ -37,7 +37,7 @@ fn parse_hexadecimal(text: &str) -> Option<f64> {
         return None;
     }
     let value = u64::from_str_radix(&digits, 16).ok()?;
-    let shift = exponent - 4 * i32::try_from(fraction.len()).ok()?;
+    let shift = exponent.saturating_sub(4 * i32::try_from(fraction.len()).ok()?);
     #[expect(clippy::cast_precision_loss, reason = "13 hexadecimal digits are exact")]
     let value = value as f64;
     Some(value * f64::from(shift).exp2())
