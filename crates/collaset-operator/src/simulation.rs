@@ -24,7 +24,11 @@ mod staged;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use podops_api::{GROUP, VERSION, well_known};
+use podops_api::{
+    GROUP, VERSION,
+    lifecycle::{COLLASET, LabelKind},
+    well_known,
+};
 use serde_json::{Value, json};
 
 use cluster::Cluster;
@@ -216,6 +220,11 @@ impl Pod {
 
     fn has(&self, label: &str) -> bool {
         self.get(label).is_some()
+    }
+
+    /// Returns whether the Pod has the CollaSet's lifecycle label of this kind.
+    fn has_kind(&self, kind: LabelKind) -> bool {
+        self.has(&kind.key(COLLASET))
     }
 
     fn id(&self) -> i64 {

@@ -119,31 +119,30 @@ impl World {
 
     /// Runs one step of the lifecycle-operator for one Pod.
     pub(super) fn lifecycle_of(&mut self, pod: &Pod) {
-        let key = |kind: LabelKind| kind.key(COLLASET);
         let timestamp = format!("{}000000000", self.now);
-        let has = |kind| pod.has(&key(kind));
         let mut changes: Vec<(String, Option<&str>)> = Vec::new();
         if pod.is_deleting() || pod.get(well_known::CONTROL) != Some(well_known::CONTROL_ON) {
             return;
         }
-        if has(LabelKind::UndoOperationType) {
+        if pod.has_kind(LabelKind::UndoOperationType) {
             let kinds = [
                 LabelKind::Operating,
                 LabelKind::OperationType,
                 LabelKind::Operate,
                 LabelKind::UndoOperationType,
             ];
-            changes.extend(kinds.map(|kind| (key(kind), None)));
+            changes.extend(kinds.map(|kind| (kind.key(COLLASET), None)));
             changes.push((well_known::PREPARING_TO_DELETE.to_owned(), None));
-        } else if has(LabelKind::Operating) && !has(LabelKind::Operate) {
+        } else if pod.has_kind(LabelKind::Operating) && !pod.has_kind(LabelKind::Operate) {
             if pod.has(well_known::SERVICE_AVAILABLE) {
                 changes.push((well_known::SERVICE_AVAILABLE.to_owned(), None));
             } else {
-                changes.push((key(LabelKind::Operate), Some(&timestamp)));
+                changes.push((LabelKind::Operate.key(COLLASET), Some(&timestamp)));
             }
-        } else if !has(LabelKind::Operating) && has(LabelKind::OperationType) {
+        } else if !pod.has_kind(LabelKind::Operating) && pod.has_kind(LabelKind::OperationType) {
             changes.extend(
-                [LabelKind::OperationType, LabelKind::Operate].map(|kind| (key(kind), None)),
+                [LabelKind::OperationType, LabelKind::Operate]
+                    .map(|kind| (kind.key(COLLASET), None)),
             );
             changes.push((well_known::PREPARING_TO_DELETE.to_owned(), None));
         } else if pod.has(well_known::TO_DELETE) {
@@ -153,7 +152,7 @@ impl World {
                 self.cluster.delete("pods", pod.name());
                 return;
             }
-        } else if !has(LabelKind::Operating)
+        } else if !pod.has_kind(LabelKind::Operating)
             && pod.is_ready()
             && !pod.has(well_known::SERVICE_AVAILABLE)
         {

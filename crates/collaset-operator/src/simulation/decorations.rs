@@ -102,8 +102,9 @@ impl World {
         let decoration: SlimDecoration = serde_json::from_value(decoration.clone()).unwrap();
         let set = self.cluster.get("collasets", SET);
         let set: Option<CollaSet> = set.map(|set| serde_json::from_value(set.clone()).unwrap());
-        let known = |name: &str| set.clone().filter(|_| name == SET);
-        let observed = observe_one(&decoration, &caches(&self.cluster), known);
+        let observed = observe_one(&decoration, &caches(&self.cluster), |name| {
+            set.clone().filter(|_| name == SET)
+        });
         let mut is_removed = false;
         for action in plan(&observed) {
             if let Some(write) = render::render(&observed.decoration, &action) {

@@ -534,8 +534,12 @@ fn replace_update_change_to_inplace_update() {
 
 /// Claim templates `a` and `b` that request these sizes.
 pub(super) fn claims(sizes: [&str; 2]) -> Value {
-    let claim = |(name, size): (&str, &str)| json!({ "metadata": { "name": name }, "spec": { "resources": { "requests": { "storage": size } } } });
-    json!(["a", "b"].into_iter().zip(sizes).map(claim).collect::<Vec<_>>())
+    json!([claim_template("a", sizes[0]), claim_template("b", sizes[1])])
+}
+
+fn claim_template(name: &str, size: &str) -> Value {
+    let resources = json!({ "requests": { "storage": size } });
+    json!({ "metadata": { "name": name }, "spec": { "resources": resources } })
 }
 
 /// A converged CollaSet with two claim templates of 1 GiB.

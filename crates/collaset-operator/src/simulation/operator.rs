@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus, FailureAction, Retention},
     ids::{ClaimName, InstanceId, PodName, Uid},
@@ -152,11 +151,12 @@ impl World {
     /// Names of the claims that these writes should have adopted, and have not.
     fn not_adopted(&self, writes: &[Write]) -> BTreeSet<ClaimName> {
         let names = writes.iter().map(|write| write.target().name.as_str());
-        let is_owned = |name: &str| {
-            let claim = self.cluster.get(CLAIMS, name).map(|claim| Pod(claim.clone()));
-            claim.is_some_and(|claim| claim.is_owned())
-        };
-        names.filter(|name| !is_owned(name)).map(ClaimName::from).collect()
+        names.filter(|name| !self.is_claim_owned(name)).map(ClaimName::from).collect()
+    }
+
+    fn is_claim_owned(&self, name: &str) -> bool {
+        let claim = self.cluster.get(CLAIMS, name).map(|claim| Pod(claim.clone()));
+        claim.is_some_and(|claim| claim.is_owned())
     }
 
     /// Applies up to `left` writes and checks each. Returns whether all of them succeeded.
@@ -253,9 +253,8 @@ impl World {
                 }
             }
             ("pods", Write::Delete { .. }) => {
-                let is_permitted = |pod: Pod| pod.has(&LabelKind::Operate.key(COLLASET));
                 assert!(
-                    before.pod(name).is_none_or(is_permitted),
+                    before.pod(name).is_none_or(|pod| pod.has_kind(LabelKind::Operate)),
                     "{name} was deleted without permission"
                 );
             }
@@ -361,16 +360,17 @@ impl World {
 fn partition(pending: &PendingPlan) -> usize {
     let (observed, Some(rolling)) = (&pending.observed, rolling(pending)) else { return 0 };
     let replicas = observed.replicas();
-    let pods = |partition: &IntOrString| resolve(partition, replicas, Rounding::Up);
     let own =
         rolling.by_partition.as_ref().and_then(|by_partition| by_partition.partition.as_ref());
-    let own = own.map_or(0, pods);
+    let own = own.map_or(0, |partition| resolve(partition, replicas, Rounding::Up));
     let stored = observed.status.rollout_step.as_ref();
     let Some(stored) = stored.filter(|step| step.revision == *pending.plan.updated) else {
         return own;
     };
     let until = rolling.steps.get(..usize::try_from(stored.step).unwrap());
-    let of_steps = until.and_then(|steps| steps.iter().map(|step| pods(&step.partition)).min());
+    let of_steps = until.and_then(|steps| {
+        steps.iter().map(|step| resolve(&step.partition, replicas, Rounding::Up)).min()
+    });
     own.max(of_steps.unwrap_or_default())
 }
 
@@ -399,27 +399,26 @@ fn assert_max_unavailable(observed: &Observed, plan: &Plan, pods: &[Pod]) {
     let rolling = observed.spec.update_strategy.rolling_update.as_ref();
     let Some(max_unavailable) = rolling.and_then(|r| r.max_unavailable.clone()) else { return };
     let max_unavailable = resolve(&max_unavailable, observed.replicas(), Rounding::Down).max(1);
-    // Regardless of minReadySeconds: the Pod receives traffic.
-    let is_available = |pod: &Pod| {
-        pod.is_live()
-            && pod.has(well_known::SERVICE_AVAILABLE)
-            && !pod.has(&LabelKind::Operating.key(COLLASET))
-    };
-    let starts_update = |pod: &Pod| {
-        plan.actions.iter().any(|action| {
-            let Action::Pod { pod: name, change: PodChange::Begin { operation, .. } } = action
-            else {
-                return false;
-            };
-            *operation == OwnOperation::Update && **name == *pod.name()
-        })
-    };
-    if !pods.iter().any(|pod| is_available(pod) && starts_update(pod)) {
+    if !pods.iter().any(|pod| is_in_service(pod) && starts_update(plan, pod)) {
         return;
     }
-    let left = pods.iter().filter(|pod| is_available(pod) && !starts_update(pod)).count();
+    let left = pods.iter().filter(|pod| is_in_service(pod) && !starts_update(plan, pod)).count();
     let min = observed.replicas().saturating_sub(max_unavailable);
     assert!(left >= min, "{left} Pods available, at least {min} required: {plan}");
+}
+
+fn is_in_service(pod: &Pod) -> bool {
+    // Regardless of minReadySeconds: the Pod receives traffic.
+    pod.is_live() && pod.has(well_known::SERVICE_AVAILABLE) && !pod.has_kind(LabelKind::Operating)
+}
+
+fn starts_update(plan: &Plan, pod: &Pod) -> bool {
+    plan.actions.iter().any(|action| {
+        let Action::Pod { pod: name, change: PodChange::Begin { operation, .. } } = action else {
+            return false;
+        };
+        *operation == OwnOperation::Update && **name == *pod.name()
+    })
 }
 
 /// Checks that no Pod is updated to a revision whose rollout is reported as halted.
@@ -449,24 +448,29 @@ fn assert_status_matches_observed(
 ) {
     let observed = &pending.observed;
     let persistent_names = observed.has_persistent_names();
-    let active: Vec<&Pod> = pending
+    let mut pods: Vec<&Pod> = pending
         .pods
         .iter()
         .filter(|pod| pod.is_live() || persistent_names && pod.is_owned())
         .collect();
-    let count = |is_counted: &dyn Fn(&Pod) -> bool| -> i32 {
-        active.iter().filter(|pod| is_counted(pod)).count().try_into().unwrap()
-    };
-    let min_ready = i128::from(observed.spec.min_ready_seconds.unwrap_or_default()) * 1_000_000_000;
-    let available = |pod: &Pod| {
-        let since = pod.get(well_known::SERVICE_AVAILABLE).and_then(|s| s.parse::<i128>().ok());
-        since.is_some_and(|since| now.as_nanosecond() - since >= min_ready)
-    };
-    let updated = |pod: &Pod| pod.revision() == reported.updated_revision;
-    assert_eq!(reported.replicas, count(&|_| true));
-    assert_eq!(reported.ready_replicas, count(&Pod::is_ready));
-    assert_eq!(reported.available_replicas, count(&available));
-    assert_eq!(reported.updated_replicas, count(&updated));
-    assert_eq!(reported.updated_available_replicas, count(&|pod| updated(pod) && available(pod)));
+    assert_eq!(reported.replicas, count(&pods, |_| true));
+    assert_eq!(reported.ready_replicas, count(&pods, Pod::is_ready));
+    assert_eq!(reported.available_replicas, count(&pods, |pod| is_available(observed, pod, now)));
+    pods.retain(|pod| pod.revision() == reported.updated_revision);
+    assert_eq!(reported.updated_replicas, count(&pods, |_| true));
+    assert_eq!(
+        reported.updated_available_replicas,
+        count(&pods, |pod| is_available(observed, pod, now))
+    );
     assert!(reported.observed_generation <= observed.generation);
+}
+
+fn count(pods: &[&Pod], is_counted: impl Fn(&Pod) -> bool) -> i32 {
+    pods.iter().filter(|pod| is_counted(pod)).count().try_into().unwrap()
+}
+
+fn is_available(observed: &Observed, pod: &Pod, now: jiff::Timestamp) -> bool {
+    let min_ready = i128::from(observed.spec.min_ready_seconds.unwrap_or_default()) * 1_000_000_000;
+    let since = pod.get(well_known::SERVICE_AVAILABLE).and_then(|s| s.parse::<i128>().ok());
+    since.is_some_and(|since| now.as_nanosecond() - since >= min_ready)
 }

@@ -38,8 +38,9 @@ impl World {
     fn condition(&self, type_: &str) -> (String, String) {
         let conditions = self.status()["conditions"].as_array().unwrap();
         let condition = conditions.iter().find(|c| c["type"] == type_).unwrap();
-        let text = |field: &str| condition[field].as_str().unwrap().to_owned();
-        (text("status"), text("reason"))
+        let [status, reason] =
+            ["status", "reason"].map(|field| condition[field].as_str().unwrap().to_owned());
+        (status, reason)
     }
 
     /// Reason in `status.waiting` for the Pods in this phase.

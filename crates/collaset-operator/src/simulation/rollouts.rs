@@ -207,20 +207,18 @@ fn world(setting: &Setting) -> World {
 
 impl World {
     fn apply_event(&mut self, setting: &Setting, event: &Event) {
-        let pods = self.pods();
-        let pod_at = |n: &usize| pods.get(*n).cloned();
         match event {
             Event::Plan => self.observe_and_plan(),
             Event::Apply => self.apply_plan(usize::MAX),
             Event::Crash(after) => self.apply_plan(*after),
             Event::Tick => self.now += 1,
             Event::Kubelet(n) | Event::Lifecycle(n) | Event::RestartByJob(n) => {
-                if let Some(pod) = pod_at(n) {
+                if let Some(pod) = self.pod_at(*n) {
                     self.operate_on(event, &pod);
                 }
             }
             Event::Label(n, _) | Event::EndPod(n, _) | Event::DeletePod(n) => {
-                if let Some(pod) = pod_at(n).filter(Pod::is_live) {
+                if let Some(pod) = self.pod_at(*n).filter(Pod::is_live) {
                     self.change_pod(&pod, event);
                 }
             }
@@ -249,7 +247,7 @@ impl World {
             | Event::ListToDelete(n)
             | Event::CancelReplacement(n)
             | Event::Control(n, _) => {
-                if let Some(pod) = pod_at(n).filter(|pod| !pod.is_deleting()) {
+                if let Some(pod) = self.pod_at(*n).filter(|pod| !pod.is_deleting()) {
                     self.change_membership(event, &pod);
                 }
             }
@@ -273,13 +271,12 @@ impl World {
         }
     }
 
+    fn pod_at(&self, index: usize) -> Option<Pod> {
+        self.pods().into_iter().nth(index)
+    }
+
     fn change_membership(&mut self, event: &Event, pod: &Pod) {
         let name = pod.name();
-        let lists = |exclude: &[&str], include: &[&str], delete: &[&str]| {
-            json!({ "scaleStrategy": {
-                "podToExclude": exclude, "podToInclude": include, "podToDelete": delete,
-            } })
-        };
         if let Event::Exclude(_) = event {
             self.edit(lists(&[name], &[], &[]));
         } else if let Event::Include(_) = event {
@@ -320,9 +317,11 @@ impl World {
             self.label(pod.name(), well_known::CONTROL, Some(well_known::CONTROL_ON));
         }
         self.set_decoration_partition(None);
-        let starts_never = |template: &Value| template["spec"]["containers"][0]["image"] == "bad";
-        let is_bad = |revision: &Value| starts_never(&revision["data"]["spec"]["template"]);
-        if self.cluster.all("controllerrevisions").any(is_bad) {
+        let has_bad_revision = self
+            .cluster
+            .all("controllerrevisions")
+            .any(|revision| starts_never(&revision["data"]["spec"]["template"]));
+        if has_bad_revision {
             // A partition would keep Pods at the revision that never starts.
             let by_partition = json!({ "byPartition": { "partition": 0 } });
             self.edit(json!({ "updateStrategy": { "rollingUpdate": by_partition } }));
@@ -417,31 +416,40 @@ impl World {
     }
 
     fn assert_claims(&self, setting: &Setting, live: &[Pod]) {
-        let is_deleting = |claim: &str| {
-            let claim =
-                self.cluster.get("persistentvolumeclaims", claim).expect("the claim exists");
-            !claim["metadata"]["deletionTimestamp"].is_null()
-        };
         let mut waiting_instances = Vec::new();
         for pod in live {
             assert_eq!(pod.mounts().len(), usize::from(setting.has_claims));
             // While a mounted claim is terminating, the instance keeps its other claims.
-            if pod.mounts().iter().any(|claim| is_deleting(claim)) {
+            if pod.mounts().iter().any(|claim| self.is_claim_deleting(claim)) {
                 waiting_instances.push(pod.id().to_string());
             }
         }
-        let is_surplus = |claim: &&Value| {
+        let mut surplus = self.claims();
+        // Those of excluded Pods leave with them.
+        surplus.retain(|claim| claim["metadata"]["labels"][well_known::ORPHANED].is_null());
+        surplus.retain(|claim| {
             let name = claim["metadata"]["name"].as_str().unwrap();
             let id = claim["metadata"]["labels"][well_known::INSTANCE_ID].as_str().unwrap();
             let is_mounted = live.iter().flat_map(Pod::mounts).any(|mounted| mounted == name);
             !is_mounted && !waiting_instances.iter().any(|waiting| waiting == id)
-        };
-        let mut claims = self.claims();
-        // Those of excluded Pods leave with them.
-        claims.retain(|claim| claim["metadata"]["labels"][well_known::ORPHANED].is_null());
-        let surplus: Vec<_> = claims.iter().filter(is_surplus).collect();
+        });
         assert!(setting.retains_claims || surplus.is_empty(), "surplus claims: {surplus:#?}");
     }
+
+    fn is_claim_deleting(&self, name: &str) -> bool {
+        let claim = self.cluster.get("persistentvolumeclaims", name).expect("the claim exists");
+        !claim["metadata"]["deletionTimestamp"].is_null()
+    }
+}
+
+fn lists(exclude: &[&str], include: &[&str], delete: &[&str]) -> Value {
+    json!({ "scaleStrategy": {
+        "podToExclude": exclude, "podToInclude": include, "podToDelete": delete,
+    } })
+}
+
+fn starts_never(template: &Value) -> bool {
+    template["spec"]["containers"][0]["image"] == "bad"
 }
 
 /// 400 runs with a fixed seed; if `PROPTEST_RNG_SEED` is set, `PROPTEST_CASES` runs from that seed.

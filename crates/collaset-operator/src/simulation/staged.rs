@@ -43,8 +43,9 @@ impl World {
 
     /// Times at which the containers of the live Pods were started.
     fn container_ids(&self) -> Vec<String> {
-        let id = |pod: &Pod| pod.0["status"]["containerStatuses"][0]["containerID"].to_string();
-        self.live().iter().map(id).collect()
+        let live = self.live();
+        let statuses = live.iter().map(|pod| &pod.0["status"]["containerStatuses"][0]);
+        statuses.map(|status| status["containerID"].to_string()).collect()
     }
 }
 
