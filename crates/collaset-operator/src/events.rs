@@ -24,7 +24,6 @@ pub fn of_plan(observed: &Observed, plan: &Plan) -> Vec<ObjectEvent> {
         let message = format!("scaling in to {} replicas", observed.replicas());
         events.push(reasons::SCALING_IN.with(message));
     }
-    let updates = |action| begins(action, OwnOperation::Update) || applies_in_service(action);
     if plan.actions.iter().any(updates) {
         let message = format!("updating Pods to revision {}", plan.updated);
         events.push(reasons::UPDATING.with(message));
@@ -41,6 +40,10 @@ pub fn of_plan(observed: &Observed, plan: &Plan) -> Vec<ObjectEvent> {
     }
     events.extend(plan.blockers.iter().map(of_blocker));
     events
+}
+
+fn updates(action: &Action) -> bool {
+    begins(action, OwnOperation::Update) || applies_in_service(action)
 }
 
 fn begins(action: &Action, begun: OwnOperation) -> bool {

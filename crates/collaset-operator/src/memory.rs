@@ -36,9 +36,9 @@ impl SetMemory {
                 pods.map(|pod| (&pod.uid, &pod.revision)).collect();
             self.rejected_resizes.retain(|uid, to| revisions.get(uid) == Some(&&*to));
         }
-        let is_known = |source: &PodSource| observed.revisions.contains_key(&source.revision);
-        self.dry_runs.retain(|source, _| is_known(source));
-        self.rejected_creates.retain(is_known);
+        let known = &observed.revisions;
+        self.dry_runs.retain(|source, _| known.contains_key(&source.revision));
+        self.rejected_creates.retain(|source| known.contains_key(&source.revision));
         observed.dry_runs.clone_from(&self.dry_runs);
         observed.last_pods.clone_from(&self.last_pods);
         observed.rejected_resizes.clone_from(&self.rejected_resizes);

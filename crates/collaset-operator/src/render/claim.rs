@@ -64,10 +64,12 @@ pub(super) fn create(
 /// Returns a name that depends on the seed, and that no other PVC is known to have.
 fn name(observed: &Observed, volume: &str, seed: &str) -> ClaimName {
     let known = observed.claims.len() + observed.taken_claims.len();
-    let with_suffix = |suffix: &str| random_name(&observed.name, volume, suffix);
-    free_name(seed, known, with_suffix, |name: &ClaimName| {
-        observed.claims.contains_key(name) || observed.taken_claims.contains(name)
-    })
+    free_name(
+        seed,
+        known,
+        |suffix| random_name(&observed.name, volume, suffix),
+        |name| observed.claims.contains_key(name) || observed.taken_claims.contains(name),
+    )
 }
 
 /// Returns the names of the CollaSet and of the volume with a suffix, within [`NAME_MAX`].

@@ -49,12 +49,16 @@ fn name(observed: &Observed, id: InstanceId, revision: &RevisionName) -> PodName
     let last_uid = observed.last_pods.get(&id).map_or("", |uid| uid.as_str());
     let seed = format!("{} {id} {revision} {last_uid}", observed.uid);
     let known = observed.pods.len() + observed.orphans.len() + observed.taken_pods.len();
-    let with_suffix = |suffix: &str| random_name(&observed.name, suffix);
-    free_name(&seed, known, with_suffix, |name: &PodName| {
-        observed.pods.contains_key(name)
-            || observed.orphans.contains_key(name)
-            || observed.taken_pods.contains(name)
-    })
+    free_name(
+        &seed,
+        known,
+        |suffix| random_name(&observed.name, suffix),
+        |name| {
+            observed.pods.contains_key(name)
+                || observed.orphans.contains_key(name)
+                || observed.taken_pods.contains(name)
+        },
+    )
 }
 
 /// Returns the CollaSet's name with a suffix, within [`NAME_MAX`].

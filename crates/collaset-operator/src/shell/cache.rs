@@ -301,12 +301,7 @@ fn trim_status(pod: &mut SlimPod) {
             .take_if(|w| w.reason.as_deref().is_none_or(|r| NORMAL_WAITING_REASONS.contains(&r)));
     }
     if let Some(conditions) = &mut pod.status.conditions {
-        // PodScheduled is needed only to report why a Pod has no node.
-        let is_needed = |c: &Condition| {
-            let is_known = CONDITIONS.iter().any(|(type_, _)| *type_ == c.type_);
-            is_known && (c.type_ != "PodScheduled" || c.status == "False")
-        };
-        conditions.retain(is_needed);
+        conditions.retain(Condition::is_needed);
         conditions.shrink_to_fit();
         for condition in conditions {
             let needs_message = CONDITIONS
@@ -316,6 +311,14 @@ fn trim_status(pod: &mut SlimPod) {
                 (condition.reason, condition.message) = (None, None);
             }
         }
+    }
+}
+
+impl Condition {
+    fn is_needed(&self) -> bool {
+        let is_known = CONDITIONS.iter().any(|(type_, _)| *type_ == self.type_);
+        // PodScheduled is needed only to report why a Pod has no node.
+        is_known && (self.type_ != "PodScheduled" || self.status == "False")
     }
 }
 

@@ -70,12 +70,10 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
         let view = revision.view();
         observed.revisions.insert(view.name.clone(), view);
     }
-    let annotations = metadata.annotations.as_ref();
-    let annotation = |key: &str| annotations.and_then(|annotations| annotations.get(key));
-    let resumed = annotation(well_known::RESUME_ROLLOUT);
-    observed.resumed_revision = resumed.map(|name| name.as_str().into());
+    let resumed = annotation(set, well_known::RESUME_ROLLOUT);
+    observed.resumed_revision = resumed.map(Into::into);
     observed.approved_step =
-        annotation(well_known::APPROVED_STEP).and_then(|value| ApprovedStep::parse(value));
+        annotation(set, well_known::APPROVED_STEP).and_then(ApprovedStep::parse);
     observed.uid = uid.into();
     observed.foreign_revisions = foreign_revisions(&observed, caches);
     let key = ObjectKey::new(&observed.namespace, observed.context_name());
@@ -88,17 +86,23 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
     observed
 }
 
+fn annotation<'a>(set: &'a CollaSet, key: &str) -> Option<&'a str> {
+    set.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
 /// Names of the Pods in `podToInclude` that another controller owns.
 fn foreign_pods_to_include(observed: &Observed, caches: &Caches) -> BTreeSet<PodName> {
     let strategy = observed.spec.scale_strategy.iter();
     let listed = strategy.flat_map(|strategy| &strategy.pod_to_include);
-    let is_foreign = |name: &&String| {
-        let key = ObjectKey::new(&observed.namespace, name);
-        let known = caches.pods.get(&key).or_else(|| caches.other_pods.get(&key));
-        known.is_some_and(|pod| is_controlled(&*pod))
-            && !observed.pods.contains_key(&PodName::from(name.as_str()))
-    };
-    listed.filter(is_foreign).map(|name| name.as_str().into()).collect()
+    let foreign = listed.filter(|name| is_foreign(observed, caches, name));
+    foreign.map(|name| name.as_str().into()).collect()
+}
+
+fn is_foreign(observed: &Observed, caches: &Caches, pod: &str) -> bool {
+    let key = ObjectKey::new(&observed.namespace, pod);
+    let known = caches.pods.get(&key).or_else(|| caches.other_pods.get(&key));
+    known.is_some_and(|pod| is_controlled(&*pod))
+        && !observed.pods.contains_key(&PodName::from(pod))
 }
 
 /// Returns the instance ID of the Pod that mounts a PVC.

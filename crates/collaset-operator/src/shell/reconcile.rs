@@ -220,7 +220,8 @@ impl CollaSetController {
         } else {
             StatusChange::Significant
         };
-        let render = || render::status(observed, new_status);
-        self.writer.write_status(&observed.uid, change, render).await
+        self.writer
+            .write_status(&observed.uid, change, || render::status(observed, new_status))
+            .await
     }
 }

@@ -147,8 +147,8 @@ fn users_of(contexts: &ResourceContext, sets: &Store<DecodedSet>) -> Vec<ObjectR
     });
     let names: BTreeSet<String> =
         own.chain(sharing.filter_map(|set| set.metadata.name.clone())).collect();
-    let in_namespace = |name: String| ObjectRef::new(&name).within(namespace.unwrap_or_default());
-    names.into_iter().map(in_namespace).collect()
+    let namespace = namespace.unwrap_or_default();
+    names.iter().map(|name| ObjectRef::new(name).within(namespace)).collect()
 }
 
 #[cfg(test)]

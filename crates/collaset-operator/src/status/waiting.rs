@@ -78,11 +78,8 @@ struct Wait {
 #[must_use]
 pub(super) fn waiting(observed: &Observed, plan: &Plan, now: Timestamp) -> Waiting {
     let mut groups = Groups::default();
-    let mut requeue_after: Option<SignedDuration> = None;
+    let mut delays: Vec<SignedDuration> = Vec::new();
     let mut failing: Option<FailingPods> = None;
-    let mut requeue = |left: SignedDuration| {
-        requeue_after = Some(requeue_after.map_or(left, |known| known.min(left)));
-    };
     for queued in &plan.queued {
         groups.add(QUEUED.to_owned(), queued.reason.clone(), &queued.pod, None);
     }
@@ -97,14 +94,14 @@ pub(super) fn waiting(observed: &Observed, plan: &Plan, now: Timestamp) -> Waiti
         if let Some(reason) = failing_reason(pod) {
             let left = FAILING_AFTER - now.duration_since(since);
             if left.is_positive() {
-                requeue(left);
+                delays.push(left);
             } else {
                 failing.get_or_insert_with(|| FailingPods::new(pod, reason)).count += 1;
             }
         }
         let left = REPORT_AFTER - now.duration_since(since);
         if left.is_positive() {
-            requeue(left);
+            delays.push(left);
             continue;
         }
         groups.add(phase, reason, &pod.name, Some(since));
@@ -112,7 +109,7 @@ pub(super) fn waiting(observed: &Observed, plan: &Plan, now: Timestamp) -> Waiti
     Waiting {
         groups: groups.0.into_values().collect(),
         failing,
-        requeue_after: requeue_after.and_then(|left| Duration::try_from(left).ok()),
+        requeue_after: delays.into_iter().min().and_then(|left| Duration::try_from(left).ok()),
     }
 }
 
