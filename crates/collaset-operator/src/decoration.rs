@@ -178,10 +178,8 @@ impl Decoration {
             }
         };
         // The revision of an existing Pod may be unknown, because it was deleted; the Pod keeps it.
-        let is_usable = |name: &&RevisionName| {
-            !name.is_empty() && (!pod.is_new || self.revisions.contains_key(*name))
-        };
-        let kept = applied.filter(is_usable);
+        let kept = applied
+            .filter(|name| !name.is_empty() && (!pod.is_new || self.revisions.contains_key(*name)));
         let updated = self.updated.as_ref();
         let current = self.current.as_ref();
         let preferred = if is_in_scope { updated } else { kept.or(current) };

@@ -3,7 +3,7 @@
 use std::{cmp::Ordering, collections::BTreeMap, fmt, sync::Arc};
 
 use podops_api::{
-    ids::{DecorationName, RevisionName},
+    ids::DecorationName,
     pod_decoration::{
         AffinityPatch, DecorationTemplate, EmbeddedObject, InjectPolicy, InjectedContainer,
         MetadataPatch, PatchPolicy, PrimaryContainerPatch, TargetPolicy,
@@ -148,10 +148,10 @@ fn in_order<'a>(
     applied: &'a AppliedDecorations,
     decorations: &'a Decorations,
 ) -> Option<Vec<Named<'a>>> {
-    let known = |(name, revision): (&'a DecorationName, &'a RevisionName)| {
-        Some((name, decorations.revision(name, revision)?))
-    };
-    let mut revisions: Vec<Named<'a>> = applied.iter().map(known).collect::<Option<_>>()?;
+    let mut revisions: Vec<Named<'a>> = Vec::new();
+    for (name, revision) in applied.iter() {
+        revisions.push((name, decorations.revision(name, revision)?));
+    }
     revisions.sort_by(compare);
     Some(revisions)
 }
@@ -219,17 +219,17 @@ fn patch_metadata(
 
 /// Merges two JSON texts as by RFC 7386; an empty text is replaced.
 fn merge_json(key: &str, known: &str, patch: &str) -> Result<String, Conflict> {
-    let parse = |text: &str| {
-        serde_json::from_str::<Value>(text)
-            .map_err(|_| Conflict::AnnotationNotJson { key: key.to_owned() })
-    };
-    let patch_value = parse(patch)?;
+    let patch_value = annotation_json(key, patch)?;
     if known.is_empty() {
         return Ok(patch.to_owned());
     }
-    let mut merged = parse(known)?;
+    let mut merged = annotation_json(key, known)?;
     json_patch::merge(&mut merged, &patch_value);
     Ok(merged.to_string())
+}
+
+fn annotation_json(key: &str, text: &str) -> Result<Value, Conflict> {
+    serde_json::from_str(text).map_err(|_| Conflict::AnnotationNotJson { key: key.to_owned() })
 }
 
 fn patch_primary(containers: &mut [Value], patch: &PrimaryContainerPatch) {

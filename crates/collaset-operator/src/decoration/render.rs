@@ -102,21 +102,26 @@ pub fn status(decoration: &DecorationView, status: &PodDecorationStatus) -> Writ
 /// Returns whether the API server accepts a label.
 fn is_label(key: &str, value: &str) -> bool {
     let (prefix, name) = key.rsplit_once('/').unwrap_or(("", key));
-    let is_domain = |byte: u8| {
-        byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'.' || byte == b'-'
-    };
-    let has_prefix = prefix.len() <= 253 && prefix.bytes().all(is_domain) && !key.starts_with('/');
+    let has_prefix =
+        prefix.len() <= 253 && prefix.bytes().all(is_domain_byte) && !key.starts_with('/');
     has_prefix && is_name(name) && (value.is_empty() || is_name(value))
+}
+
+fn is_domain_byte(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'.' || byte == b'-'
 }
 
 /// Returns whether this is the name of a label, or a value that is not empty.
 fn is_name(text: &str) -> bool {
     let bytes = text.as_bytes();
-    let is_inner = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let ends = [bytes.first(), bytes.last()];
     bytes.len() <= 63
-        && bytes.iter().all(is_inner)
+        && text.bytes().all(is_name_byte)
         && ends.iter().all(|end| end.is_some_and(u8::is_ascii_alphanumeric))
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
 #[cfg(test)]

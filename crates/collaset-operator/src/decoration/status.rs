@@ -150,13 +150,15 @@ fn is_outdated(pod: &SelectedPod, updated: &str) -> bool {
 /// is reported less often.
 #[must_use]
 pub fn is_progress(reported: &PodDecorationStatus, now: &PodDecorationStatus) -> bool {
-    let states = |status: &PodDecorationStatus| -> Vec<(String, String)> {
-        status.conditions.iter().map(|c| (c.type_.clone(), c.status.clone())).collect()
-    };
     reported.observed_generation == now.observed_generation
         && reported.current_revision == now.current_revision
         && reported.updated_revision == now.updated_revision
-        && states(reported) == states(now)
+        && condition_states(reported) == condition_states(now)
+}
+
+/// Returns the type and the status of each condition.
+fn condition_states(status: &PodDecorationStatus) -> Vec<(&str, &str)> {
+    status.conditions.iter().map(|c| (c.type_.as_str(), c.status.as_str())).collect()
 }
 
 #[cfg(test)]

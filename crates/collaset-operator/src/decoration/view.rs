@@ -134,12 +134,11 @@ impl DecorationView {
             }
             Some((name, _)) => UpdatedRevision::Older { name: name.clone(), position: newest + 1 },
             None => {
-                let is_taken = |name: &RevisionName| {
-                    self.revisions.contains_key(name) || self.foreign_revisions.contains(name)
-                };
                 let collisions = self.status.collision_count;
                 let data = content.data();
-                let new = new_revision(&self.name, data, newest + 1, collisions, is_taken);
+                let new = new_revision(&self.name, data, newest + 1, collisions, |name| {
+                    self.revisions.contains_key(name) || self.foreign_revisions.contains(name)
+                });
                 UpdatedRevision::Missing(new)
             }
         }
@@ -172,11 +171,11 @@ impl DecorationView {
     pub fn decoration(&self, in_scope: Option<BTreeSet<Instance>>) -> Decoration {
         let selector = self.rolling_update().and_then(|rolling| rolling.selector.clone());
         let scope = match (selector, in_scope) {
-            (Some(selector), _) => {
+            (Some(selector), _) => match Selector::try_from(selector) {
+                Ok(selector) => Scope::Labels(selector),
                 // An invalid selector selects no Pod, so that no Pod changes by mistake.
-                let invalid = || Scope::Instances(BTreeSet::new());
-                Selector::try_from(selector).map_or_else(|_| invalid(), Scope::Labels)
-            }
+                Err(_) => Scope::Instances(BTreeSet::new()),
+            },
             (None, Some(instances)) => Scope::Instances(instances),
             (None, None) => Scope::All,
         };
