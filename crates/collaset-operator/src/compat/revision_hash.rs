@@ -42,9 +42,13 @@ const HASH_MAX: usize = 10;
 fn label(set: &str, longest: usize) -> String {
     let lower = set.to_ascii_lowercase();
     let from_letter = lower.trim_start_matches(|c: char| !c.is_ascii_lowercase());
-    let allowed = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' };
-    let label: String = from_letter.chars().map(allowed).take(longest).collect();
+    let dashed = from_letter.chars().map(|c| if is_label_character(c) { c } else { '-' });
+    let label: String = dashed.take(longest).collect();
     label.trim_end_matches('-').to_owned()
+}
+
+fn is_label_character(c: char) -> bool {
+    c.is_ascii_lowercase() || c.is_ascii_digit()
 }
 
 /// Returns the common name prefix of all revisions of a CollaSet.

@@ -72,9 +72,8 @@ pub enum UpdateMethod {
 /// place only if `can_resize`.
 #[must_use]
 pub fn method(from: &PodTemplate, to: &PodTemplate, can_resize: bool) -> UpdateMethod {
-    let spec = |t: &PodTemplate| normal(t.0.get("spec").unwrap_or(&Value::Null));
-    let mut old = spec(from);
-    let mut new = spec(to);
+    let mut old = normal_spec(from);
+    let mut new = normal_spec(to);
     if old == new {
         return if restarts(from, to) { UpdateMethod::InPlace } else { UpdateMethod::Metadata };
     }
@@ -88,6 +87,10 @@ pub fn method(from: &PodTemplate, to: &PodTemplate, can_resize: bool) -> UpdateM
         }
     }
     if normal(&old) == normal(&new) { UpdateMethod::InPlace } else { UpdateMethod::Recreate }
+}
+
+fn normal_spec(template: &PodTemplate) -> Value {
+    normal(template.0.get("spec").unwrap_or(&Value::Null))
 }
 
 /// Removes the fields that can change in place from a container.
@@ -107,9 +110,12 @@ fn strip(container: &mut Value) {
 /// Returns whether all containers restart although their images may not change: the annotation
 /// [`well_known::RESTARTED_AT`] has another value. Its removal restarts nothing.
 fn restarts(from: &PodTemplate, to: &PodTemplate) -> bool {
-    let restarted_at = |t: &PodTemplate| t.annotations().get(well_known::RESTARTED_AT).cloned();
     let new = restarted_at(to);
     new.is_some() && new != restarted_at(from)
+}
+
+fn restarted_at(template: &PodTemplate) -> Option<String> {
+    template.annotations().remove(well_known::RESTARTED_AT)
 }
 
 /// Returns the containers that an update in place restarts although their images do not change.

@@ -54,6 +54,16 @@ impl Resources {
         self.limits = other.limits.or(self.limits);
     }
 
+    /// Returns whether they suffice for [`QosClass::Guaranteed`].
+    fn is_guaranteed(&self) -> bool {
+        self.limits == self.requests && self.limits.cpu.is_some() && self.limits.memory.is_some()
+    }
+
+    /// Returns whether `other` specifies every amount that these resources do.
+    fn is_subset_of(&self, other: &Self) -> bool {
+        self.requests.is_subset_of(other.requests) && self.limits.is_subset_of(other.limits)
+    }
+
     /// Resources of a container of a Pod template; requests default to the limits.
     fn of_template(container: &Value) -> Self {
         let specified = Self::from(container["resources"].clone());
@@ -77,14 +87,7 @@ impl Amounts {
     fn parse(list: &Value) -> Self {
         const MILLI: i128 = 1_000_000;
         const ONE: i128 = 1_000_000_000;
-        let amount = |name: &str, unit: i128| {
-            let quantity = list.get(name)?;
-            let text = quantity.as_str().map_or_else(|| quantity.to_string(), ToOwned::to_owned);
-            let billionths = quantity::value(&text)?;
-            // Kubernetes rounds up to the smallest unit that it supports.
-            i64::try_from((billionths + unit - 1).div_euclid(unit)).ok()
-        };
-        Self { cpu: amount("cpu", MILLI), memory: amount("memory", ONE) }
+        Self { cpu: amount(list, "cpu", MILLI), memory: amount(list, "memory", ONE) }
     }
 
     fn or(self, other: Self) -> Self {
@@ -113,6 +116,15 @@ impl Amounts {
     }
 }
 
+/// Parses an amount of a list; `unit` is in billionths.
+fn amount(list: &Value, name: &str, unit: i128) -> Option<i64> {
+    let quantity = list.get(name)?;
+    let text = quantity.as_str().map_or_else(|| quantity.to_string(), ToOwned::to_owned);
+    let billionths = quantity::value(&text)?;
+    // Kubernetes rounds up to the smallest unit that it supports.
+    i64::try_from((billionths + unit - 1).div_euclid(unit)).ok()
+}
+
 /// Kubernetes' quality-of-service class, which is immutable for a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QosClass {
@@ -126,12 +138,9 @@ fn qos_class(template: &PodTemplate) -> QosClass {
         .into_iter()
         .flat_map(|list| resources(template, list))
         .collect();
-    let is_full = |r: &Resources| {
-        r.limits == r.requests && r.limits.cpu.is_some() && r.limits.memory.is_some()
-    };
     if all.iter().all(|r| *r == Resources::default()) {
         QosClass::BestEffort
-    } else if all.iter().all(is_full) {
+    } else if all.iter().all(Resources::is_guaranteed) {
         QosClass::Guaranteed
     } else {
         QosClass::Burstable
@@ -150,12 +159,9 @@ fn resources<'a>(template: &'a PodTemplate, list: &str) -> Vec<Resources> {
 pub fn can_be_resized(from: &PodTemplate, to: &PodTemplate) -> bool {
     let old = resources(from, "containers");
     let new = resources(to, "containers");
-    let keeps_amounts = |(old, new): (&Resources, &Resources)| {
-        old.requests.is_subset_of(new.requests) && old.limits.is_subset_of(new.limits)
-    };
     old.len() == new.len()
         && qos_class(from) == qos_class(to)
-        && old.iter().zip(&new).all(keeps_amounts)
+        && old.iter().zip(&new).all(|(old, new)| old.is_subset_of(new))
 }
 
 /// Returns whether the templates specify different container resources.

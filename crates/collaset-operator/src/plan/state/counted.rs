@@ -82,10 +82,10 @@ pub(in crate::plan) fn is_exclusion_requested(observed: &Observed, pod: &PodView
 
 /// Returns whether `podToDelete` lists the new Pod of an unfinished pair, but not its origin.
 fn is_only_new_pod_listed(observed: &Observed, pairs: &Pairs<'_>, pod: &PodView) -> bool {
-    let is_listed = |pod: &PodView| lists(pods_to_delete(observed), pod);
+    let listed = pods_to_delete(observed);
     match (surge_of(pairs, pod), pairs.existing_origin(pod)) {
-        (Some(new), _) => is_listed(new) && !is_listed(pod),
-        (None, Some(origin)) => is_listed(pod) && !is_listed(origin),
+        (Some(new), _) => lists(listed, new) && !lists(listed, pod),
+        (None, Some(origin)) => lists(listed, pod) && !lists(listed, origin),
         (None, None) => false,
     }
 }

@@ -358,10 +358,10 @@ impl Instances {
         claimed: &BTreeSet<InstanceId>,
         revision: &RevisionName,
     ) -> InstanceId {
-        let is_usable = |id: &InstanceId| !used.contains(id) && !claimed.contains(id);
-        let mut own = self.own.keys();
-        let id = own.find(|id| is_usable(id) && self.is_available_for_creation(**id)).copied();
-        let id = id.unwrap_or_else(|| self.free_id(|id| !is_usable(&id)));
+        let avoided: BTreeSet<InstanceId> = used | claimed;
+        let mut own = self.own.keys().copied();
+        let id = own.find(|id| !avoided.contains(id) && self.is_available_for_creation(*id));
+        let id = id.unwrap_or_else(|| self.free_id(|id| avoided.contains(&id)));
         self.reserve(id, revision);
         id
     }

@@ -73,15 +73,17 @@ pub(in crate::plan) fn is_finished(pod: &PodView, last: &LastPodStatus) -> bool 
 /// observed generation that is up to date without a pending resize is sufficient; the reported
 /// resources are compared only if the kubelet reports no observed generation.
 fn has_resources(pod: &PodView) -> bool {
-    let is_applied = |c: &Container| {
-        let actual = pod.report(&c.name).and_then(|report| report.resources);
-        actual.is_some_and(|actual| actual.requests == c.resources.requests)
-    };
     pod.resize.is_none()
         && match pod.observed_generation {
             Some(observed) => observed >= pod.generation,
-            None => pod.containers.iter().all(is_applied),
+            None => pod.containers.iter().all(|container| has_requests(pod, container)),
         }
+}
+
+/// Returns whether the kubelet reports the requests that the Pod's spec has for a container.
+fn has_requests(pod: &PodView, container: &Container) -> bool {
+    let actual = pod.report(&container.name).and_then(|report| report.resources);
+    actual.is_some_and(|actual| actual.requests == container.resources.requests)
 }
 
 /// Returns whether the update under way has changed the Pod's containers.

@@ -90,10 +90,9 @@ impl<'a> Revisions<'a> {
             Some(equal) if equal.revision == newest => (equal.name.clone(), Record::UpToDate),
             Some(equal) => (equal.name.clone(), Record::MakeNewest { position: newest + 1 }),
             None => {
-                let is_taken = |name: &RevisionName| {
+                let new = new_revision(&observed.name, data, newest + 1, collisions, |name| {
                     known.contains_key(name) || observed.foreign_revisions.contains(name)
-                };
-                let new = new_revision(&observed.name, data, newest + 1, collisions, is_taken);
+                });
                 collisions = new.collisions;
                 (new.name.clone(), Record::Create(new))
             }

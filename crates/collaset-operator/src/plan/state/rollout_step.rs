@@ -100,8 +100,8 @@ impl SteppedRollout<'_> {
     fn of_updated_pods(&self) -> Position {
         let pods = self.observed.active();
         let updated = pods.filter(|pod| pod.revision == self.revisions.updated).count();
-        let covers = |index: &usize| self.count(*index) >= updated;
-        Position::at((0..self.steps.len()).find(covers).unwrap_or(self.steps.len()))
+        let first = (0..self.steps.len()).find(|index| self.count(*index) >= updated);
+        Position::at(first.unwrap_or(self.steps.len()))
     }
 
     /// Number of Pods that a step does not update.
@@ -167,13 +167,16 @@ impl SteppedRollout<'_> {
     }
 
     fn report(&self, position: Position) -> CurrentStep {
-        let number = |index: usize| i32::try_from(index + 1).unwrap_or(i32::MAX);
         CurrentStep {
             revision: self.revisions.updated.to_string(),
-            step: number(position.index),
-            steps: number(self.steps.len()),
+            step: step_number(position.index),
+            steps: step_number(self.steps.len()),
             paused_since: position.paused_since.map(Time),
             continues_at: self.continues_at(position).map(|time| Time(whole_second(time))),
         }
     }
+}
+
+fn step_number(index: usize) -> i32 {
+    i32::try_from(index + 1).unwrap_or(i32::MAX)
 }

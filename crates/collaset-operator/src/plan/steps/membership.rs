@@ -39,12 +39,14 @@ pub(in crate::plan) fn plan(
 /// Restores the missing instance ID of Pods, and reports Pods without control label.
 fn restore_labels(planner: &mut Planner<'_>, instances: &mut Instances) {
     let observed = planner.observed;
-    let staying = || observed.active().filter(|pod| !pod.deleting);
-    if let Some(pod) = staying().find(|pod| !pod.is_controlled()) {
+    let staying: Vec<&PodView> = observed.active().filter(|pod| !pod.deleting).collect();
+    if let Some(pod) = staying.iter().find(|pod| !pod.is_controlled()) {
         planner.block(not_controlled(pod));
     }
-    let mut without_id: Vec<&PodView> = staying().filter(|pod| pod.instance.is_none()).collect();
-    without_id.retain(|pod| !pod.terminal && !planner.released.contains(&pod.name));
+    let mut without_id = staying;
+    without_id.retain(|pod| {
+        pod.instance.is_none() && !pod.terminal && !planner.released.contains(&pod.name)
+    });
     if without_id.is_empty() {
         return;
     }

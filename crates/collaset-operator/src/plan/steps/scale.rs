@@ -131,9 +131,8 @@ fn creations_left(planner: &Planner<'_>) -> usize {
         return usize::MAX;
     };
     let limit = resolve(limit, observed.replicas(), Rounding::Down).max(1);
-    let is_available = |pod: &&PodView| observed.is_available(pod, planner.now);
-    let unavailable = observed.active().filter(|pod| !is_available(pod)).count();
-    limit.saturating_sub(unavailable)
+    let unavailable = observed.active().filter(|pod| !observed.is_available(pod, planner.now));
+    limit.saturating_sub(unavailable.count())
 }
 
 fn decoration_not_recorded(decoration: &DecorationName) -> Blocker {

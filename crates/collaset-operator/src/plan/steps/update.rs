@@ -7,7 +7,9 @@ use std::{
 
 use podops_api::{
     collaset::{PodUpgradePolicy, ResizePolicy},
-    lifecycle, well_known,
+    lifecycle,
+    template::PodTemplate,
+    well_known,
 };
 
 use super::replace;
@@ -25,7 +27,7 @@ use crate::{
     },
     reasons,
     template::compare::{UpdateMethod, method, restarted},
-    view::{Container, DryRunResult, OwnOperation, PodSource, PodView, Resize},
+    view::{DryRunResult, OwnOperation, PodSource, PodView, Resize},
 };
 
 /// Plans the next update steps of Pods that are not at their target revision.
@@ -135,13 +137,16 @@ impl StepMethod {
     /// Returns the method for one Pod: it is recreated if a container cannot be restarted in place,
     /// because the kubelet reports no digest of its image.
     fn of(&self, pod: &PodView) -> UpdateMethod {
-        let can_restart = |container: &Container| {
-            !self.restarted.contains(&container.name) || pod.restart_image(container).is_some()
-        };
-        if self.method == UpdateMethod::InPlace && !pod.containers.iter().all(can_restart) {
+        if self.method == UpdateMethod::InPlace && !self.can_restart(pod) {
             return UpdateMethod::Recreate;
         }
         self.method
+    }
+
+    fn can_restart(&self, pod: &PodView) -> bool {
+        pod.containers.iter().all(|container| {
+            !self.restarted.contains(&container.name) || pod.restart_image(container).is_some()
+        })
     }
 }
 
@@ -163,20 +168,20 @@ fn methods(planner: &Planner<'_>, targets: &Targets) -> UpdateMethods {
 /// Returns the method of one change; `None` if a revision that it leads to does not exist.
 fn method_of(planner: &Planner<'_>, step: &SourceStep) -> Option<StepMethod> {
     let revisions = &planner.revisions;
-    let observed = planner.observed;
     let from = &step.from;
     let to = &step.to;
     let has_other_claims = revisions.claims(&from.revision) != revisions.claims(&to.revision);
-    let template = |source: &PodSource| {
-        let template = revisions.template(&source.revision)?;
-        decorate(&template, &source.decorations, &observed.decorations)
-    };
-    let to = template(to)?;
+    let to = decorated_template(planner, to)?;
     // Volumes of an existing Pod are immutable.
-    let from = template(from).filter(|_| !has_other_claims);
+    let from = decorated_template(planner, from).filter(|_| !has_other_claims);
     let Some(from) = from else { return Some(UpdateMethod::Recreate.into()) };
-    let method = method(&from, &to, observed.can_resize);
+    let method = method(&from, &to, planner.observed.can_resize);
     Some(StepMethod { method, restarted: restarted(&from, &to) })
+}
+
+fn decorated_template(planner: &Planner<'_>, source: &PodSource) -> Option<PodTemplate> {
+    let template = planner.revisions.template(&source.revision)?;
+    decorate(&template, &source.decorations, &planner.observed.decorations)
 }
 
 fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, target: &PodSource) {
