@@ -1,4 +1,5 @@
-//! Kuperator's formats: hashes of claim templates and revisions, revision data, canonical quantities.
+//! Kuperator's formats: hashes of claim templates and revisions, revision data, canonical
+//! quantities.
 //!
 //! They decide whether an object that Kuperator created is recognized, so they are reproduced byte
 //! for byte.

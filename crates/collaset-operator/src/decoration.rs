@@ -162,8 +162,8 @@ impl Decoration {
         self.selector.as_ref().is_some_and(|selector| selector.matches(labels))
     }
 
-    /// Returns the revisions that a selected Pod may get, the preferred one first; none if it has to
-    /// wait for one, and `None` if it is not to be decorated.
+    /// Returns the revisions that a selected Pod may get, the preferred one first; none if it has
+    /// to wait for one, and `None` if it is not to be decorated.
     fn choose(
         &self,
         pod: &Decorated<'_>,

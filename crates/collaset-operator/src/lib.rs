@@ -3,8 +3,9 @@
 //!
 //! Reads: CollaSets, Pods, PersistentVolumeClaims, ResourceContexts, ControllerRevisions. Writes:
 //! Pods, PersistentVolumeClaims, ResourceContexts, ControllerRevisions, CollaSet status and
-//! finalizer, and names in `spec.scaleStrategy.podToDelete` that it has deleted. Owns the operation `collaset` of its Pods; lifecycle-operator and the controllers
-//! that set lifecycle labels decide when a Pod may be operated on.
+//! finalizer, and names in `spec.scaleStrategy.podToDelete` that it has deleted. Owns the operation
+//! `collaset` of its Pods; lifecycle-operator and the controllers that set lifecycle labels decide
+//! when a Pod may be operated on.
 
 pub mod view;
 

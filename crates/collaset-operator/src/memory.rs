@@ -1,4 +1,5 @@
-//! Facts about one CollaSet that are not stored in the cluster: the API server's responses to earlier writes. Pure.
+//! Facts about one CollaSet that are not stored in the cluster: the API server's responses to
+//! earlier writes. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

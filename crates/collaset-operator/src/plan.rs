@@ -1,5 +1,5 @@
-//! Decides which changes bring one CollaSet closer to its spec. Pure: observed state and the time in, a
-//! [`Plan`] out.
+//! Decides which changes bring one CollaSet closer to its spec. Pure: observed state and the time
+//! in, a [`Plan`] out.
 
 use jiff::Timestamp;
 use podops_api::well_known;

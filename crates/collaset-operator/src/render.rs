@@ -49,7 +49,8 @@ pub struct WritePhases {
     pub finalizer_removal: Vec<Write>,
 }
 
-/// Renders the actions of a plan. An action on an object that is not in `observed` renders to nothing.
+/// Renders the actions of a plan. An action on an object that is not in `observed` renders to
+/// nothing.
 #[must_use]
 pub fn render<'a>(
     observed: &Observed,

@@ -1,8 +1,8 @@
 //! Simulates the operator against an in-memory API server: observe → plan → render → apply on real
 //! objects as JSON, with minimal models of scheduler, kubelet, lifecycle-operator and users.
 //!
-//! Nothing between an object and a write is mocked, so the scenarios and properties tested here cover
-//! everything except the network.
+//! Nothing between an object and a write is mocked, so the scenarios and properties tested here
+//! cover everything except the network.
 
 #![allow(
     clippy::unwrap_used,

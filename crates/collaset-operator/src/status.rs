@@ -71,8 +71,8 @@ pub fn status(
     StatusReport { status, requeue_after }
 }
 
-/// Returns whether a rollout has ended with a status that follows another one. The first status of a CollaSet
-/// is of no rollout.
+/// Returns whether a rollout has ended with a status that follows another one. The first status of
+/// a CollaSet is of no rollout.
 #[must_use]
 pub fn completes_rollout(before: &CollaSetStatus, after: &CollaSetStatus) -> bool {
     !before.current_revision.is_empty()
@@ -307,8 +307,8 @@ pub(crate) struct Explained {
     pub(crate) message: String,
 }
 
-/// The condition Available, as that of a Deployment: as many Pods as updates may take out of service
-/// may be unavailable.
+/// The condition Available, as that of a Deployment: as many Pods as updates may take out of
+/// service may be unavailable.
 fn available(status: &CollaSetStatus, observed: &Observed) -> Explained {
     let available = status.available_replicas;
     let desired = observed.spec.replicas.unwrap_or_default();

@@ -455,8 +455,8 @@ impl PodView {
         self.has_label(&LabelKind::UndoOperationType.key(lifecycle::COLLASET))
     }
 
-    /// Another reference to the image that a container runs, which restarts it; `None` if the kubelet
-    /// reports no digest of the image.
+    /// Another reference to the image that a container runs, which restarts it; `None` if the
+    /// kubelet reports no digest of the image.
     #[must_use]
     pub fn restart_image(&self, container: &Container) -> Option<String> {
         other_reference(&container.image, &self.report(&container.name)?.image_id)

@@ -1,5 +1,5 @@
-//! Names of ControllerRevisions: Kuperator's hash of the revision data, as a suffix of the CollaSet's
-//! name.
+//! Names of ControllerRevisions: Kuperator's hash of the revision data, as a suffix of the
+//! CollaSet's name.
 
 use serde_json::Value;
 

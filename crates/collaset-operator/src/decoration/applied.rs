@@ -21,8 +21,8 @@ struct Entry {
 }
 
 impl AppliedDecorations {
-    /// Parses the JSON of the annotation [`well_known::DECORATIONS`]; no decorations if it is missing
-    /// or invalid.
+    /// Parses the JSON of the annotation [`well_known::DECORATIONS`]; no decorations if it is
+    /// missing or invalid.
     #[must_use]
     pub fn parse(json: Option<&str>) -> Self {
         let entries: Vec<Entry> =

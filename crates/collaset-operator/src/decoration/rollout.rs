@@ -20,8 +20,9 @@ pub struct Candidate {
 /// Returns the instances that get the updated revision: all but `partition`.
 ///
 /// Instances that have it come first, then those that it is recorded for, then by instance ID. The
-/// order depends on nothing that changes by itself, such as readiness, so that CollaSets that decide at
-/// different times decide the same, and the Pods of one do not take the place of another's.
+/// order depends on nothing that changes by itself, such as readiness, so that CollaSets that
+/// decide at different times decide the same, and the Pods of one do not take the place of
+/// another's.
 #[must_use]
 pub fn in_scope(
     mut candidates: Vec<Candidate>,

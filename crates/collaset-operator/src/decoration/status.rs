@@ -146,8 +146,8 @@ fn is_outdated(pod: &SelectedPod, updated: &str) -> bool {
     pod.selected && pod.in_scope && !has_updated || !pod.selected && pod.revision.is_some()
 }
 
-/// Returns whether the statuses differ only in the counts of a rollout that continues. Such a change
-/// is reported less often.
+/// Returns whether the statuses differ only in the counts of a rollout that continues. Such a
+/// change is reported less often.
 #[must_use]
 pub fn is_progress(reported: &PodDecorationStatus, now: &PodDecorationStatus) -> bool {
     reported.observed_generation == now.observed_generation

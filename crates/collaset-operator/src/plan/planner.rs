@@ -28,8 +28,9 @@ use crate::view::{Observed, PodView};
 /// bounded memory.
 const MAX_PODS_PER_PLAN: usize = 500;
 
-/// Maximum size of the templates of all Pods that one plan creates, as JSON in bytes. Their manifests are
-/// in memory at the same time, those of all concurrent reconciles, and take ten times as much.
+/// Maximum size of the templates of all Pods that one plan creates, as JSON in bytes. Their
+/// manifests are in memory at the same time, those of all concurrent reconciles, and take ten times
+/// as much.
 const MAX_CREATES_SIZE: usize = 128 << 10;
 /// Number of Pods that a plan may create whatever their size.
 const MIN_CREATES: usize = 16;
@@ -46,7 +47,8 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// Requested changes that cannot be made.
     pub blockers: Vec<Blocker>,
-    /// Pods whose operation could begin if it were not for a limit of the spec or another operation.
+    /// Pods whose operation could begin if it were not for a limit of the spec or another
+    /// operation.
     pub queued: Vec<QueuedPod>,
     /// Number of Pods that are not at their target revision.
     pub outdated: usize,

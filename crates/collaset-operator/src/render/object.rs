@@ -24,9 +24,9 @@ pub(super) fn target(observed: &Observed, resource: Resource, name: &str) -> Tar
     Target::new(resource, &observed.namespace, name)
 }
 
-/// Returns the first name that is not taken, of those that `with_suffix` makes of suffixes derived from
-/// the seed: the name is deterministic, so that repeated creates are idempotent. `known` is the number
-/// of names that may be taken.
+/// Returns the first name that is not taken, of those that `with_suffix` makes of suffixes derived
+/// from the seed: the name is deterministic, so that repeated creates are idempotent. `known` is
+/// the number of names that may be taken.
 pub(super) fn free_name<N: Default>(
     seed: &str,
     known: usize,

@@ -20,8 +20,8 @@ use crate::{
 };
 
 impl CollaSetController {
-    /// Sends the writes of a plan, and remembers the responses. A phase begins once the phases that it
-    /// depends on have succeeded.
+    /// Sends the writes of a plan, and remembers the responses. A phase begins once the phases that
+    /// it depends on have succeeded.
     pub(super) async fn apply(
         &self,
         observed: &Observed,

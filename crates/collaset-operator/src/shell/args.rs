@@ -8,7 +8,8 @@ use podops_api::int_or_percent;
 #[derive(Args, Clone, Debug, Default)]
 pub struct CollaSetArgs {
     /// maxUnavailable of rolling updates of CollaSets that do not set it: a number of Pods or a
-    /// percentage of spec.replicas. Without it, such an update takes all Pods out of service at once
+    /// percentage of spec.replicas. Without it, such an update takes all Pods out of service at
+    /// once
     #[arg(
         long,
         env = "PODOPS_DEFAULT_MAX_UNAVAILABLE",

@@ -246,12 +246,12 @@ pub(crate) fn controller<'a, K: Resource>(object: &'a K, kind: &str) -> Option<&
         .find(|o| o.controller == Some(true) && o.kind == kind && o.api_version.starts_with(&group))
 }
 
-/// Length in bytes of the values of annotations that are kept. Of longer ones, which are not of Podops or
-/// Kuperator, an update needs to know only that they exist.
+/// Length in bytes of the values of annotations that are kept. Of longer ones, which are not of
+/// Podops or Kuperator, an update needs to know only that they exist.
 const ANNOTATION_MAX: usize = 1 << 10;
 
-/// Length in bytes of the keys and values that are kept of all other annotations of a Pod, in the order of
-/// their keys. An update does not remove an annotation of the template that is beyond it.
+/// Length in bytes of the keys and values that are kept of all other annotations of a Pod, in the
+/// order of their keys. An update does not remove an annotation of the template that is beyond it.
 const ANNOTATIONS_MAX: usize = 16 << 10;
 
 /// Returns whether an annotation is one that operators write.

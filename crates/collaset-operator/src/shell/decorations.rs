@@ -1,5 +1,5 @@
-//! Reconciles PodDecorations: their finalizers, revisions and status. The Pods themselves are changed
-//! with those of their CollaSets.
+//! Reconciles PodDecorations: their finalizers, revisions and status. The Pods themselves are
+//! changed with those of their CollaSets.
 
 use std::{sync::Arc, time::Duration};
 
@@ -129,7 +129,8 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// Returns the stream of CollaSets that a changed PodDecoration may concern; empty the next time.
+    /// Returns the stream of CollaSets that a changed PodDecoration may concern; empty the next
+    /// time.
     pub(super) fn take_set_triggers(&mut self) -> BoxStream<'static, ObjectRef<DecodedSet>> {
         std::mem::replace(&mut self.set_triggers, stream::empty().boxed())
     }

@@ -142,7 +142,8 @@ impl Reconciler for CollaSetController {
         self.events.publish_all(set, failures.first().map(events::of_blocker)).await;
         let report = status(&observed, &plan, &failures, now);
         let status = self.report(set, &observed, &plan, &report.status).await?;
-        // An immediate requeue, for Pods beyond the plan's limit, is skipped while writes are rejected.
+        // An immediate requeue, for Pods beyond the plan's limit, is skipped while writes are
+        // rejected.
         let is_rejected = results.retry_after().is_some();
         let plan_due = plan.requeue_after.filter(|wait| !wait.is_zero() || !is_rejected);
         let plan = [plan_due, report.requeue_after].into_iter().flatten().min();
@@ -176,8 +177,8 @@ impl CollaSetController {
         Ok(observed)
     }
 
-    /// Reports the status, except of a CollaSet whose finalizer the plan has removed. Returns the time until it may be
-    /// written, if that is not now.
+    /// Reports the status, except of a CollaSet whose finalizer the plan has removed. Returns the
+    /// time until it may be written, if that is not now.
     ///
     /// # Errors
     ///

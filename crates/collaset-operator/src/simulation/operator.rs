@@ -311,8 +311,8 @@ impl World {
         );
     }
 
-    /// Number of instances at the updated revision, without Pods being scaled in, Pods that the plan
-    /// excludes or releases, and surge Pods.
+    /// Number of instances at the updated revision, without Pods being scaled in, Pods that the
+    /// plan excludes or releases, and surge Pods.
     fn updated_instances(&self, pending: &PendingPlan) -> usize {
         let mut live = self.live();
         live.retain(|pod| !is_leaving(&pending.plan, pod));

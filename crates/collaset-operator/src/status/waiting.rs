@@ -237,8 +237,8 @@ impl RejectingRules {
         all
     }
 
-    /// Rules that reject a Pod, separated by commas. Of a Pod without an annotation of its own, those of
-    /// the others; if they differ, these are alternatives.
+    /// Rules that reject a Pod, separated by commas. Of a Pod without an annotation of its own,
+    /// those of the others; if they differ, these are alternatives.
     fn rejecting(&self, pod: &PodView, stage: RuleStage) -> Option<String> {
         annotated_rules(pod, stage).or_else(|| {
             let others = self.0.get(&stage)?;

@@ -100,9 +100,9 @@ pub(in crate::plan) fn lists(names: &[String], pod: &PodView) -> bool {
     names.iter().any(|name| *name == *pod.name)
 }
 
-/// Orders Pods for scale-in: terminating Pods, Pods whose deletion is requested, Pods with a scale-in
-/// operation, Pods that are not ready, then by deletion cost, by the latest Ready time, and the
-/// newest.
+/// Orders Pods for scale-in: terminating Pods, Pods whose deletion is requested, Pods with a
+/// scale-in operation, Pods that are not ready, then by deletion cost, by the latest Ready time,
+/// and the newest.
 ///
 /// A Pod whose scale-in was requested stays first, so that consecutive reconciles never select more
 /// Pods than the surplus.

@@ -35,8 +35,8 @@ impl<'a> Decorator<'a> {
         Self { facts, known: BTreeMap::new() }
     }
 
-    /// Chooses the decorations of an instance whose Pods are to be at this revision, and records them
-    /// in the ResourceContext if they do not follow from the PodDecorations alone.
+    /// Chooses the decorations of an instance whose Pods are to be at this revision, and records
+    /// them in the ResourceContext if they do not follow from the PodDecorations alone.
     pub(in crate::plan) fn choose(
         &mut self,
         id: InstanceId,

@@ -54,8 +54,8 @@ pub enum Response {
 impl Failures {
     /// Counts the failed Pods of the updated revision.
     ///
-    /// A rollout that was stopped stays so, also when its failed Pods are gone, until there is another
-    /// updated revision or it is resumed.
+    /// A rollout that was stopped stays so, also when its failed Pods are gone, until there is
+    /// another updated revision or it is resumed.
     pub(in crate::plan) fn read(
         observed: &Observed,
         revisions: &Revisions<'_>,
@@ -132,9 +132,9 @@ fn failure(observed: &Observed, pod: &PodView, now: Timestamp) -> Failure {
     }
 }
 
-/// Returns whether the state of the containers is of the Pod's current spec: after an update in place it
-/// may be that of the image before. Kubelets before Kubernetes 1.34 do not report it; their reports
-/// count at once.
+/// Returns whether the state of the containers is of the Pod's current spec: after an update in
+/// place it may be that of the image before. Kubelets before Kubernetes 1.34 do not report it;
+/// their reports count at once.
 fn is_reported(pod: &PodView) -> bool {
     pod.observed_generation.is_none_or(|observed| observed >= pod.generation)
 }

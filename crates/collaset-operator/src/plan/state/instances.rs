@@ -350,8 +350,8 @@ impl Instances {
         recorded.filter(|recorded| **recorded == **revision).count()
     }
 
-    /// Returns an ID for an existing Pod: the CollaSet's lowest ID that has neither a Pod nor PVCs of
-    /// another Pod, or else the lowest such ID that is free. It is reserved for the Pod.
+    /// Returns an ID for an existing Pod: the CollaSet's lowest ID that has neither a Pod nor PVCs
+    /// of another Pod, or else the lowest such ID that is free. It is reserved for the Pod.
     pub(in crate::plan) fn reuse_or_allocate(
         &mut self,
         used: &BTreeSet<InstanceId>,
@@ -443,7 +443,8 @@ impl Instances {
         AppliedDecorations::parse(data.map(String::as_str))
     }
 
-    /// Records the decorations of the ID's next Pod, or that they follow from the PodDecorations alone.
+    /// Records the decorations of the ID's next Pod, or that they follow from the PodDecorations
+    /// alone.
     pub(in crate::plan) fn record_decorations(
         &mut self,
         id: InstanceId,

@@ -109,8 +109,8 @@ impl<'a> Revisions<'a> {
     }
 
     /// Returns the revision to report as the current one: the updated one if the API server rejects
-    /// Pods of the current one and there are none. Pods outside the scope of an update cannot keep a
-    /// revision that never had a Pod.
+    /// Pods of the current one and there are none. Pods outside the scope of an update cannot keep
+    /// a revision that never had a Pod.
     ///
     /// The result takes effect once stored, so that a restart does not lead to another decision.
     pub(in crate::plan) fn next_current(&self, observed: &Observed) -> &RevisionName {

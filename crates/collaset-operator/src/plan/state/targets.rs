@@ -46,8 +46,8 @@ impl Targets {
         self.waiting.get(&instance)
     }
 
-    /// Chooses the targets and records them in the ResourceContext, so that an instance whose Pod is
-    /// lost is recreated at its target.
+    /// Chooses the targets and records them in the ResourceContext, so that an instance whose Pod
+    /// is lost is recreated at its target.
     ///
     /// With `byPartition`, all instances except `partition` are at the updated revision, and no
     /// others: Pods that left the scope are rolled back to the current one. With `byLabel`,

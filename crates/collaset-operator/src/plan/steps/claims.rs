@@ -69,8 +69,8 @@ pub(in crate::plan) fn plan(planner: &mut Planner<'_>, instances: &Instances) {
     }
 }
 
-/// Restores the missing instance ID of PVCs that a Pod mounts: once the Pod is deleted, nothing else
-/// shows which instance they belong to.
+/// Restores the missing instance ID of PVCs that a Pod mounts: once the Pod is deleted, nothing
+/// else shows which instance they belong to.
 fn restore_instance_ids(planner: &mut Planner<'_>) {
     for claim in planner.observed.claims.values().filter(|claim| !claim.orphan && !claim.deleting) {
         if let (Some(instance), None) = (claim.instance, instance_id(&claim.labels)) {
@@ -90,9 +90,9 @@ impl<'a> PodsByInstance<'a> {
     }
 }
 
-/// Returns whether an unmounted PVC may be deleted: its instance ID is being removed, or its instance
-/// uses another PVC instead. PVCs of unknown instances are kept, because they may belong to a
-/// deleted CollaSet.
+/// Returns whether an unmounted PVC may be deleted: its instance ID is being removed, or its
+/// instance uses another PVC instead. PVCs of unknown instances are kept, because they may belong
+/// to a deleted CollaSet.
 fn is_surplus(
     observed: &Observed,
     pods: &PodsByInstance<'_>,

@@ -155,8 +155,8 @@ fn exclude(
     }
 }
 
-/// Adopts Pods listed in `podToInclude`, each as a new instance. Names of Pods that do not exist are
-/// ignored, because users rarely clean up the list.
+/// Adopts Pods listed in `podToInclude`, each as a new instance. Names of Pods that do not exist
+/// are ignored, because users rarely clean up the list.
 fn include(planner: &mut Planner<'_>, instances: &mut Instances, requested: &ScaleStrategy) {
     let observed = planner.observed;
     if let Some(pod) = observed.foreign_pods.first() {

@@ -56,8 +56,8 @@ pub(in crate::plan) fn plan(
     let observed = planner.observed;
     let counted = counted(observed, pairs, &planner.released);
     scale_in(planner, instances, pairs, &counted);
-    // Their containers have ended, and do not start again. With persistent names, a terminal Pod also
-    // occupies the name that the next Pod of its instance needs.
+    // Their containers have ended, and do not start again. With persistent names, a terminal Pod
+    // also occupies the name that the next Pod of its instance needs.
     for pod in observed.all().filter(|pod| pod.terminal && !pod.deleting) {
         if !pod.has_label(well_known::TO_DELETE) {
             planner.change_pod(pod, PodChange::RequestDeletion);
@@ -158,8 +158,8 @@ fn claim_of_unknown_instance(claim: &ClaimView, instance: InstanceId) -> Blocker
     )
 }
 
-/// Requests the deletion of Pods listed in `podToDelete`; they are recreated. The new Pod of a pair is
-/// replaced by another.
+/// Requests the deletion of Pods listed in `podToDelete`; they are recreated. The new Pod of a pair
+/// is replaced by another.
 fn recreate_listed(planner: &mut Planner<'_>) {
     let observed = planner.observed;
     let listed = observed.active().filter(|pod| {

@@ -331,8 +331,8 @@ fn finish_update(planner: &mut Planner<'_>, pod: &PodView) {
     }
 }
 
-/// Returns why a resize is stuck; `None` if the update resizes nothing or the resize progresses. The
-/// affected Pods are listed in `status.waiting`.
+/// Returns why a resize is stuck; `None` if the update resizes nothing or the resize progresses.
+/// The affected Pods are listed in `status.waiting`.
 fn resize_blocker(pod: &PodView, last: &LastPodStatus) -> Option<Blocker> {
     if last.resized.is_empty() {
         return None;
@@ -351,8 +351,8 @@ fn resize_blocker(pod: &PodView, last: &LastPodStatus) -> Option<Blocker> {
 ///
 /// # Errors
 ///
-/// A [`Blocker`] if the policy is `InPlaceOnly` and the Pod would have to be recreated, or if a revision
-/// does not exist.
+/// A [`Blocker`] if the policy is `InPlaceOnly` and the Pod would have to be recreated, or if a
+/// revision does not exist.
 fn chosen_method(
     planner: &Planner<'_>,
     pod: &PodView,

@@ -4,7 +4,8 @@ use podops_api::collaset::{FailureAction, FailurePolicy};
 
 use super::*;
 
-/// A rollout from v1 to v2 whose first Pods cannot pull their image, and whose failure policy is this.
+/// A rollout from v1 to v2 whose first Pods cannot pull their image, and whose failure policy is
+/// this.
 fn failing(pods: &str, failing: &[&str], action: FailureAction) -> Observed {
     let replicas = i32::try_from(pods.split(", ").count()).unwrap();
     let mut observed = observed(replicas, pods, |spec| {
