@@ -1,5 +1,5 @@
-//! `podops-e2e demo --package`: the stateful package of the examples is deployed, reconfigured, backed up,
-//! upgraded and removed with `kubectl kudo`, and shown as a live tree.
+//! `podops-e2e demo --package`: the stateful package of the examples is deployed, reconfigured,
+//! backed up, upgraded and removed with `kubectl kudo`, and shown as a live tree.
 
 use std::{
     collections::BTreeSet,

@@ -1,5 +1,5 @@
-//! When the alerts of `deploy/monitoring` begin to fire, with promtool. `operations/monitoring` causes their
-//! situations.
+//! When the alerts of `deploy/monitoring` begin to fire, with promtool. `operations/monitoring`
+//! causes their situations.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

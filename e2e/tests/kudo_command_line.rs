@@ -1,5 +1,5 @@
-//! `kubectl kudo` without a working cluster, repository or reader of its output: one clear line, and the
-//! right exit status.
+//! `kubectl kudo` without a working cluster, repository or reader of its output: one clear line,
+//! and the right exit status.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

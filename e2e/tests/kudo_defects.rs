@@ -1,4 +1,5 @@
-//! The page about KUDO names a test, or a reason, for each of its known defects, and these tests exist.
+//! The page about KUDO names a test, or a reason, for each of its known defects, and these tests
+//! exist.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

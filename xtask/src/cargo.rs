@@ -10,8 +10,8 @@ use anyhow::{Context as _, bail};
 
 use crate::sources;
 
-/// Builds all programs. Builds the whole workspace, so that tests do not rebuild its dependencies with other
-/// features.
+/// Builds all programs. Builds the whole workspace, so that tests do not rebuild its dependencies
+/// with other features.
 pub(crate) const BUILD: [&str; 3] = ["build", "--workspace", "--bins"];
 
 /// Builds the programs that the demo runs.
@@ -36,7 +36,8 @@ pub(crate) const BUILD_DEMO: [&str; 18] = [
     "transition-rule-operator",
 ];
 
-/// Builds programs and tests at once: apart, they would be built with other features of their dependencies.
+/// Builds programs and tests at once: apart, they would be built with other features of their
+/// dependencies.
 pub(crate) const BUILD_ALL: [&str; 3] = ["build", "--workspace", "--all-targets"];
 
 /// Builds the programs as they are released.
@@ -60,8 +61,8 @@ pub(crate) fn target_directory() -> anyhow::Result<PathBuf> {
 /// Environment variable with flags for the compiler.
 pub(crate) const RUST_FLAGS: &str = "RUSTFLAGS";
 
-/// Flags with which programs contain no path of this machine, so that they are the same wherever they are built: a
-/// panic names its source file, whose path would be in the program.
+/// Flags with which programs contain no path of this machine, so that they are the same wherever
+/// they are built: a panic names its source file, whose path would be in the program.
 pub(crate) fn flags_without_paths() -> anyhow::Result<PathBuf> {
     let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo"));
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from).or(home);
@@ -87,8 +88,9 @@ pub(crate) fn cargo_output(args: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Returns the cargo that runs this program, without the variables that it has set for this package: build
-/// scripts depend on them, so that whatever depends on ring would be built again after a build without them.
+/// Returns the cargo that runs this program, without the variables that it has set for this
+/// package: build scripts depend on them, so that whatever depends on ring would be built again
+/// after a build without them.
 pub(crate) fn command() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in env::vars_os() {

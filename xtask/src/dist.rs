@@ -43,7 +43,8 @@ const COMMAND_LINES: [CommandLine; 2] = [
     CommandLine { name: "kubectl-kudo", aliases: &[] },
 ];
 
-/// Operator that `kubectl kudo init` installs, and the variable with which its image is built into it.
+/// Operator that `kubectl kudo init` installs, and the variable with which its image is built into
+/// it.
 const INSTANCE_OPERATOR: &str = "instance-operator";
 const IMAGE_VARIABLE: &str = "PODOPS_INSTANCE_OPERATOR_IMAGE";
 
@@ -73,8 +74,8 @@ struct DistArgs {
     /// Write only the files of the images, as directories in this one, for a container engine
     #[arg(long, conflicts_with = "published")]
     files: Option<PathBuf>,
-    /// Write only the manifests, with the images that this file lists, one `<operator> <digest>` per
-    /// line: those of several architectures, for example
+    /// Write only the manifests, with the images that this file lists, one `<operator> <digest>`
+    /// per line: those of several architectures, for example
     #[arg(long)]
     published: Option<PathBuf>,
 }

@@ -125,7 +125,8 @@ const PURE: [&str; 7] = [
     "transition-rule-operator",
 ];
 
-/// Runs the demo. The control plane is built while the operators are: most of its time are downloads.
+/// Runs the demo. The control plane is built while the operators are: most of its time are
+/// downloads.
 fn demo(args: &[&str]) -> anyhow::Result<()> {
     prerequisites::for_demo(args)?;
     let control_plane = thread::spawn(Programs::find);
@@ -152,8 +153,8 @@ fn write_page(command: &str, args: &[&str], page: &str) -> anyhow::Result<()> {
     fs::write(sources::root().join(page), output.stdout).with_context(|| format!("writing {page}"))
 }
 
-/// Compares with the Go programs that KUDO uses, and measures instance-operator and the command line for
-/// packages.
+/// Compares with the Go programs that KUDO uses, and measures instance-operator and the command
+/// line for packages.
 fn bench_packages() -> anyhow::Result<()> {
     let compared = target_directory()?.join("comparisons");
     fs::create_dir_all(&compared)?;

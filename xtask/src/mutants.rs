@@ -1,5 +1,5 @@
-//! Changes each condition of the planning and scheduling of plans, one after the other, and requires that a test finds
-//! it: a model or a unit test.
+//! Changes each condition of the planning and scheduling of plans, one after the other, and
+//! requires that a test finds it: a model or a unit test.
 
 use std::process::Command;
 

@@ -45,7 +45,8 @@ const DPKG: Prerequisite = Prerequisite {
     check: &["sh", "-c", "dpkg-deb --version && apt-get --version"],
     source: Source::User,
 };
-/// Tests of images and webhooks mount files over those of the system, each in a mount namespace of its own.
+/// Tests of images and webhooks mount files over those of the system, each in a mount namespace of
+/// its own.
 const MOUNT_NAMESPACE: Prerequisite = Prerequisite {
     name: "the right to create mount namespaces",
     check: &["unshare", "--mount", "true"],

@@ -1,5 +1,5 @@
-//! Processor time of a command and all its descendants, also of those that are killed or outlive their parent, which
-//! the kernel counts in a cgroup of version 2.
+//! Processor time of a command and all its descendants, also of those that are killed or outlive
+//! their parent, which the kernel counts in a cgroup of version 2.
 
 use std::{
     fs,
@@ -18,8 +18,8 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Creates a cgroup below that of this process. Returns `None` on machines without cgroups of version 2, or without
-    /// the right to create one.
+    /// Creates a cgroup below that of this process. Returns `None` on machines without cgroups of
+    /// version 2, or without the right to create one.
     pub(crate) fn create() -> Option<Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

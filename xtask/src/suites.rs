@@ -1,5 +1,6 @@
-//! Runs the tests of the workspace. Most run side by side: live tests mostly wait, and model checkers mostly use one
-//! processor. Each live scenario states in its list of tests how it may run.
+//! Runs the tests of the workspace. Most run side by side: live tests mostly wait, and model
+//! checkers mostly use one processor. Each live scenario states in its list of tests how it may
+//! run.
 
 use std::{
     collections::BTreeMap,
@@ -24,17 +25,19 @@ use crate::{
     processor_time::Cgroup,
 };
 
-/// Number of tests that run side by side. With three busy live tests on two cores, requests time out, and load
-/// generators are too slow.
+/// Number of tests that run side by side. With three busy live tests on two cores, requests time
+/// out, and load generators are too slow.
 const AT_A_TIME: usize = 2;
 
 /// Number of live tests that mostly wait and run beside the others.
 const WAITING_AT_A_TIME: usize = 3;
 
-/// The longest of the tests without a cluster, which begin first, so that none of them runs alone at the end.
+/// The longest of the tests without a cluster, which begin first, so that none of them runs alone
+/// at the end.
 const LONGEST: [&str; 3] = ["model_rules", "model", "templates"];
 
-/// How the scenarios of a live test may run, by the name in the list of tests; see `Lane` in `crates/test-cluster/src/suite.rs`.
+/// How the scenarios of a live test may run, by the name in the list of tests; see `Lane` in
+/// `crates/test-cluster/src/suite.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lane {
     Alone,
@@ -55,7 +58,8 @@ impl Lane {
     }
 }
 
-/// Last scenario of a group whose scenarios share a cluster; see `crates/test-cluster/src/suite.rs`.
+/// Last scenario of a group whose scenarios share a cluster; see
+/// `crates/test-cluster/src/suite.rs`.
 const END_OF_GROUP: &str = "ends_as_expected";
 
 /// A program with tests.
@@ -120,8 +124,8 @@ impl Run {
         format!("{} {}", self.suite.name, selected.trim_end_matches("::")).trim_end().to_owned()
     }
 
-    /// Returns the runs of a program from its list of tests: one for each group of scenarios that share a cluster, and
-    /// one for each other scenario; a program without scenarios is one run.
+    /// Returns the runs of a program from its list of tests: one for each group of scenarios that
+    /// share a cluster, and one for each other scenario; a program without scenarios is one run.
     fn of_list(suite: &Suite, list: &str) -> Vec<Self> {
         let scenarios: Vec<(Lane, &str)> = list.lines().filter_map(scenario).collect();
         if scenarios.is_empty() {
@@ -150,7 +154,8 @@ impl Run {
     }
 }
 
-/// Lane and name of a scenario in a list of tests, such as `[beside] jobs::a_job_replaces_pods: test`.
+/// Lane and name of a scenario in a list of tests, such as
+/// `[beside] jobs::a_job_replaces_pods: test`.
 fn scenario(listed: &str) -> Option<(Lane, &str)> {
     let (lane, rest) = listed.strip_prefix('[')?.split_once("] ")?;
     Some((Lane::named(lane)?, rest.strip_suffix(": test")?))
@@ -176,7 +181,8 @@ pub(crate) fn run(parts: &mut Parts) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the tests whose names contain a text, one program after another, and keeps their clusters if wanted.
+/// Runs the tests whose names contain a text, one program after another, and keeps their clusters
+/// if wanted.
 ///
 /// # Errors
 ///
@@ -208,7 +214,8 @@ pub(crate) fn run_named(text: &str, keep: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Environment variable with which a cluster remains at its end until Ctrl-C; see `crates/test-cluster/src/cluster.rs`.
+/// Environment variable with which a cluster remains at its end until Ctrl-C; see
+/// `crates/test-cluster/src/cluster.rs`.
 const KEEP_CLUSTER: &str = "PODOPS_KEEP_CLUSTER";
 
 /// Environment variable with the directory of the package of a test, which cargo sets, too.
@@ -278,7 +285,8 @@ impl<'a> Queue<'a> {
     }
 }
 
-/// Runs some busy tests at a time, and those that wait beside them; returns the names of those that failed.
+/// Runs some busy tests at a time, and those that wait beside them; returns the names of those that
+/// failed.
 fn run_all(busy: &[Run], waiting: &[Run], at_a_time: usize) -> Vec<String> {
     let busy = Queue::of(busy);
     let waiting = Queue::of(waiting);

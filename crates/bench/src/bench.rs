@@ -1,5 +1,5 @@
-//! `podops-bench bench`: measures all performance targets in one run, and reports them as a Markdown
-//! table.
+//! `podops-bench bench`: measures all performance targets in one run, and reports them as a
+//! Markdown table.
 
 use std::{
     path::Path,
@@ -117,8 +117,8 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
 }
 
 /// Runs the benchmark of packages with the operators in `programs`; the community packages are in
-/// `community`, if they are there, and the tests have recorded in `compared` how they differ from KUDO.
-/// Returns a Markdown page.
+/// `community`, if they are there, and the tests have recorded in `compared` how they differ from
+/// KUDO. Returns a Markdown page.
 ///
 /// # Errors
 ///
@@ -132,8 +132,8 @@ pub async fn run_packages(
     table("Benchmarks of packages", "bench --packages", &rows)
 }
 
-/// Measures only the processor time of the operators in `programs` per Pod that is updated in place, to compare
-/// builds; returns a Markdown page.
+/// Measures only the processor time of the operators in `programs` per Pod that is updated in
+/// place, to compare builds; returns a Markdown page.
 ///
 /// # Errors
 ///

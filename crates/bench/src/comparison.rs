@@ -1,5 +1,6 @@
-//! `podops-bench bench --comparison`: ten servers behind HAProxy are updated, scaled and deleted under load, as Pods of
-//! Podops and of other workloads. Reports failed requests, durations and writes as a Markdown page.
+//! `podops-bench bench --comparison`: ten servers behind HAProxy are updated, scaled and deleted
+//! under load, as Pods of Podops and of other workloads. Reports failed requests, durations and
+//! writes as a Markdown page.
 
 mod ingress;
 mod others;
@@ -34,7 +35,8 @@ use podops_test_cluster::{
 
 use crate::page::conditions;
 
-/// Number of servers for which HAProxy has room: those of two updates, so that none takes the place of another at once.
+/// Number of servers for which HAProxy has room: those of two updates, so that none takes the place
+/// of another at once.
 const SLOTS: usize = 40;
 /// Time limit of one change.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(180);
@@ -184,8 +186,8 @@ async fn start(
     Ok((cluster, controller))
 }
 
-/// Lets HAProxy send traffic to the Pods: by consist-operator, which controls a Service, or by the returned ingress
-/// controller.
+/// Lets HAProxy send traffic to the Pods: by consist-operator, which controls a Service, or by the
+/// returned ingress controller.
 async fn route(
     cluster: &TestCluster,
     haproxy: &Haproxy,
@@ -199,8 +201,8 @@ async fn route(
     Ok(Some(Ingress::start(cluster, "web", haproxy.runtime, SLOTS)))
 }
 
-/// Requests the deletion of Pods, as `kubectl delete` does. With graceful deletion, the requests are rejected, and
-/// continue later.
+/// Requests the deletion of Pods, as `kubectl delete` does. With graceful deletion, the requests
+/// are rejected, and continue later.
 async fn delete(cluster: &TestCluster, doomed: &[Pod]) -> anyhow::Result<()> {
     for pod in doomed {
         match cluster.pods().delete(&pod.name_any(), &DeleteParams::default()).await {

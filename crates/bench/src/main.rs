@@ -52,15 +52,15 @@ enum Command {
         /// Measure only CollaSets of 100 Pods
         #[arg(long)]
         quick: bool,
-        /// Measure instance-operator and the command line for packages instead; the directory has the
-        /// recorded results of the tests that compare with KUDO
+        /// Measure instance-operator and the command line for packages instead; the directory has
+        /// the recorded results of the tests that compare with KUDO
         #[arg(long, conflicts_with = "quick", value_name = "DIR")]
         packages: Option<PathBuf>,
         /// Count failed requests while Pods of Podops and of other workloads are changed instead
         #[arg(long, conflicts_with_all = ["quick", "packages"])]
         comparison: bool,
-        /// Measure only the processor time of the operators per Pod that is updated in place; `PODOPS_PROGRAMS`
-        /// sets the directory of another build
+        /// Measure only the processor time of the operators per Pod that is updated in place;
+        /// `PODOPS_PROGRAMS` sets the directory of another build
         #[arg(long, conflicts_with_all = ["quick", "packages", "comparison"])]
         processor: bool,
     },

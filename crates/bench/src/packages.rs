@@ -1,5 +1,6 @@
-//! Takes packages of KUDO through their life with the command line, on the test cluster: verification,
-//! archive, installation from a repository, every plan, a changed parameter, an upgrade, uninstallation.
+//! Takes packages of KUDO through their life with the command line, on the test cluster:
+//! verification, archive, installation from a repository, every plan, a changed parameter, an
+//! upgrade, uninstallation.
 
 mod killer;
 mod package;
@@ -32,7 +33,8 @@ use podops_test_cluster::{
 
 use crate::page::conditions;
 
-/// Folder of the community packages, which are data that is not committed, from the root of the repository.
+/// Folder of the community packages, which are data that is not committed, from the root of the
+/// repository.
 pub const COMMUNITY: &str = "../shared/kudo/packages";
 
 /// Timeout of one plan, in seconds.
@@ -135,8 +137,8 @@ pub async fn run(programs: &Path, folder: &Path) -> anyhow::Result<String> {
     Ok(page)
 }
 
-/// Tries all packages below a folder while the operator is killed this number of times at random points of
-/// their runs, in the second half with two operators; returns a paragraph.
+/// Tries all packages below a folder while the operator is killed this number of times at random
+/// points of their runs, in the second half with two operators; returns a paragraph.
 ///
 /// # Errors
 ///

@@ -44,8 +44,8 @@ struct Plot {
     series: Vec<Series>,
 }
 
-/// Creates, updates and restarts 100 Pods of a Service under a rule, runs a plan, and writes an image of each
-/// dashboard to a folder, as SVG.
+/// Creates, updates and restarts 100 Pods of a Service under a rule, runs a plan, and writes an
+/// image of each dashboard to a folder, as SVG.
 ///
 /// # Errors
 ///

@@ -1,7 +1,8 @@
 //! Upper bounds of the cost of evaluating a CEL expression, for variables of a certain size.
 //!
 //! The interpreter has no limits of its own, and can be interrupted only between evaluations. The
-//! authors of an expression and of an object control the cost, so it is bounded before the evaluation.
+//! authors of an expression and of an object control the cost, so it is bounded before the
+//! evaluation.
 
 use cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr,

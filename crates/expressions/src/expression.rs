@@ -46,8 +46,8 @@ static COMPILED: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
 /// Names of the variables, and source of an expression.
 type Key = (&'static [&'static str], String);
 
-/// Compiled expressions. Those not used for the longest time make room for others, so that a namespace
-/// with many expressions does not evict those of others that are in use.
+/// Compiled expressions. Those not used for the longest time make room for others, so that a
+/// namespace with many expressions does not evict those of others that are in use.
 #[derive(Default)]
 struct Cache {
     compiled: BTreeMap<Key, Cached>,
@@ -219,8 +219,8 @@ impl Expression {
         Ok(Self { program, variables: variables.names })
     }
 
-    /// Returns the paths of the fields of a variable that the expression reads; an empty path is the
-    /// whole variable.
+    /// Returns the paths of the fields of a variable that the expression reads; an empty path is
+    /// the whole variable.
     #[must_use]
     pub fn fields_of(&self, variable: &str) -> Vec<Vec<String>> {
         let mut fields = Vec::new();
@@ -228,13 +228,13 @@ impl Expression {
         fields
     }
 
-    /// Evaluates the expression with values of its variables, in their order, and takes its steps, and those of
-    /// converting the values, from `steps_left`.
+    /// Evaluates the expression with values of its variables, in their order, and takes its steps,
+    /// and those of converting the values, from `steps_left`.
     ///
     /// # Errors
     ///
-    /// [`EvaluationError`] if it would be too expensive, if the evaluation fails or if its result is
-    /// not a bool.
+    /// [`EvaluationError`] if it would be too expensive, if the evaluation fails or if its result
+    /// is not a bool.
     pub fn evaluate(
         &self,
         values: &[&Json],

@@ -1,5 +1,5 @@
-//! Types of expressions and fields of their variables, as far as they are known without an evaluation:
-//! mistakes are found when an expression is written, not when something waits for it.
+//! Types of expressions and fields of their variables, as far as they are known without an
+//! evaluation: mistakes are found when an expression is written, not when something waits for it.
 
 use cel::common::ast::{
     Expr, IdedExpr, LiteralValue,
@@ -96,8 +96,8 @@ pub(super) fn is_never_bool(expression: &IdedExpr, variables: &Variables) -> boo
     }
 }
 
-/// Returns the path of a field that its variable does not have, if the expression is one. Macros bind
-/// the names `bound`.
+/// Returns the path of a field that its variable does not have, if the expression is one. Macros
+/// bind the names `bound`.
 pub(super) fn unknown_field(
     expression: &IdedExpr,
     variables: &Variables,

@@ -63,14 +63,16 @@ pub struct Connection {
 /// Command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Install instance-operator and the kinds of KUDO, and remove the manager of KUDO if there is one
+    /// Install instance-operator and the kinds of KUDO, and remove the manager of KUDO if there is
+    /// one
     ///
     /// Objects that exist already are updated. The objects of packages are not touched.
     Init(Init),
     /// Install a package: create its Operator, its OperatorVersion and an Instance
     ///
-    /// PACKAGE is a folder or an archive (a path with a separator), the URL of an archive, or a name in
-    /// the repository. Packages that it depends on are installed with it, without Instances.
+    /// PACKAGE is a folder or an archive (a path with a separator), the URL of an archive, or a
+    /// name in the repository. Packages that it depends on are installed with it, without
+    /// Instances.
     Install(Install),
     /// Move an Instance to a higher version of its package
     Upgrade(PackageArgs),
@@ -158,7 +160,8 @@ pub struct Values {
     /// YAML file with values of parameters; a later file precedes an earlier one, and -p both
     #[arg(short = 'P', long = "parameter-file", value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Where the value of a parameter comes from, as NAME=secret/OBJECT/KEY or NAME=configmap/OBJECT/KEY
+    /// Where the value of a parameter comes from, as NAME=secret/OBJECT/KEY or
+    /// NAME=configmap/OBJECT/KEY
     #[arg(long = "parameter-from", value_name = "NAME=KIND/OBJECT/KEY")]
     pub sources: Vec<String>,
 }
@@ -253,8 +256,8 @@ pub struct InitScope {
     /// Only the CustomResourceDefinitions
     #[arg(long, conflicts_with_all = ["wait", "upgrade", "uninstall"])]
     pub crd_only: bool,
-    /// Grant instance-operator the rights of a cluster administrator, as KUDO had, for Instances without a
-    /// ServiceAccount
+    /// Grant instance-operator the rights of a cluster administrator, as KUDO had, for Instances
+    /// without a ServiceAccount
     #[arg(long)]
     pub package_admin: bool,
 }
@@ -328,8 +331,8 @@ pub enum PlanCommand {
     },
     /// Show which plans a change would run, and the changes of each step; nothing is written
     ///
-    /// The change is another package, values of parameters, or a plan by its name. The exit status is 0 if no
-    /// object would change, and 5 otherwise.
+    /// The change is another package, values of parameters, or a plan by its name. The exit status
+    /// is 0 if no object would change, and 5 otherwise.
     Diff(Diff),
     /// Wait until the plans that are due have run
     Wait {
@@ -417,7 +420,8 @@ pub enum PackageCommand {
     Verify {
         /// Folder or archive of the package
         package: PathBuf,
-        /// Warn also about texts of parameters for people: display, hint, desc, type, hasgroup, groups, all
+        /// Warn also about texts of parameters for people: display, hint, desc, type, hasgroup,
+        /// groups, all
         #[arg(long, value_name = "CHECK", value_delimiter = ',')]
         param_checks: Vec<ParameterCheck>,
         /// Format of the output

@@ -2,11 +2,12 @@
 
 use kube::{core::Status, runtime::watcher};
 
-/// Status code of a request for an object that does not exist, or for a resource that is not served.
+/// Status code of a request for an object that does not exist, or for a resource that is not
+/// served.
 const NOT_FOUND: u16 = 404;
 
-/// Returns whether the object does not exist, or the resource is not served. [`Status::is_not_found`] is false
-/// for the latter, whose answer has no reason.
+/// Returns whether the object does not exist, or the resource is not served.
+/// [`Status::is_not_found`] is false for the latter, whose answer has no reason.
 #[must_use]
 pub fn is_not_found(status: &Status) -> bool {
     status.code == NOT_FOUND

@@ -70,11 +70,11 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
-    /// Predict the operations of a changed CollaSet on its Pods: how, why, in which order, and with how many
-    /// writes
+    /// Predict the operations of a changed CollaSet on its Pods: how, why, in which order, and with
+    /// how many writes
     ///
-    /// Decides as the operators, on a copy of the namespace in memory. Assumes that containers start
-    /// and that traffic ends. Nothing is written; the manifest is sent as a dry run.
+    /// Decides as the operators, on a copy of the namespace in memory. Assumes that containers
+    /// start and that traffic ends. Nothing is written; the manifest is sent as a dry run.
     Simulate {
         /// File with the manifest of the CollaSet; - is the standard input
         #[arg(short, long)]
@@ -85,8 +85,8 @@ pub enum Command {
     },
     /// Show the timeline of a Pod: stages of its operations, conditions, containers and events
     ///
-    /// Of operations that have ended, the cluster knows conditions, containers and events only; with
-    /// --watch, the stages of the next operation are recorded.
+    /// Of operations that have ended, the cluster knows conditions, containers and events only;
+    /// with --watch, the stages of the next operation are recorded.
     Trace {
         /// Name of the Pod
         #[arg(value_parser = pod_name)]
@@ -214,7 +214,8 @@ pub enum Command {
         #[arg(value_enum)]
         shell: Shell,
     },
-    /// Check the installation: operators, CRDs, admission, and Pods whose operation has no running controller
+    /// Check the installation: operators, CRDs, admission, and Pods whose operation has no running
+    /// controller
     ///
     /// Reads only. The exit status is 0 without errors, and 1 otherwise.
     #[command(visible_alias = "doctor")]

@@ -20,7 +20,8 @@ const LEASE_SECONDS: i32 = 15;
 const FORBIDDEN: u16 = 403;
 
 /// Reads the objects of a namespace. Kinds that the cluster does not serve are left out, and rules,
-/// decorations and jobs that the user may not list, which are named; CollaSets and Pods are required.
+/// decorations and jobs that the user may not list, which are named; CollaSets and Pods are
+/// required.
 ///
 /// # Errors
 ///
@@ -55,7 +56,8 @@ pub async fn read(
     })
 }
 
-/// Returns the objects of a list, or none if the user may not list them, which is added to `unknown`.
+/// Returns the objects of a list, or none if the user may not list them, which is added to
+/// `unknown`.
 fn listed<K: Resource<DynamicType = ()>>(
     list: Option<Vec<K>>,
     unknown: &mut Vec<String>,
@@ -116,8 +118,8 @@ impl Operators {
 ///
 /// # Errors
 ///
-/// If the API server cannot be reached, or does not permit to list Deployments for another reason than
-/// missing rights.
+/// If the API server cannot be reached, or does not permit to list Deployments for another reason
+/// than missing rights.
 pub(crate) async fn operators(client: &Client, namespace: &str) -> kube::Result<Operators> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
     let leases = match leases.list(&ListParams::default()).await {

@@ -86,7 +86,8 @@ static ALL: [Kind; 33] = [
 
 /// Oldest supported minor version of Kubernetes.
 pub(crate) const OLDEST_MINOR: u32 = 33;
-/// First minor version of Kubernetes that serves MutatingAdmissionPolicies, which `install.yaml` has.
+/// First minor version of Kubernetes that serves MutatingAdmissionPolicies, which `install.yaml`
+/// has.
 pub(crate) const POLICIES_SINCE: u32 = 36;
 
 /// Operators of Podops.

@@ -36,7 +36,8 @@ use crate::{
 /// Interval at which the Leases of the operators are read.
 const LEASE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Time for which a watch must fail before it is reported: a watch that has expired is started again at once.
+/// Time for which a watch must fail before it is reported: a watch that has expired is started
+/// again at once.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 
 /// The objects of a namespace, kept up to date until this is dropped.

@@ -1,7 +1,7 @@
 //! Changes of one Pod, as merge patches of its metadata. Pure.
 //!
-//! Each patch has the resourceVersion of the Pod that it was computed from: a change in between is a
-//! conflict, and the command reads the Pod again.
+//! Each patch has the resourceVersion of the Pod that it was computed from: a change in between is
+//! a conflict, and the command reads the Pod again.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;

@@ -99,7 +99,8 @@ fn waiting_reason(status: &ContainerStatus) -> Option<String> {
 /// Reasons of containers that have not started yet.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
-/// Returns whether a Pod has failed: it ended with an error, or one of its containers did, or does not start.
+/// Returns whether a Pod has failed: it ended with an error, or one of its containers did, or does
+/// not start.
 pub(crate) fn has_failed(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     phase == Some("Failed") || containers(pod).any(is_failed)

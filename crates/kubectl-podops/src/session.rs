@@ -50,8 +50,8 @@ pub(crate) async fn connect(connection: Connection) -> anyhow::Result<Session> {
 }
 
 impl Session {
-    /// Returns a client for requests that are rejected until something has happened: it does not repeat
-    /// them, which may take minutes.
+    /// Returns a client for requests that are rejected until something has happened: it does not
+    /// repeat them, which may take minutes.
     ///
     /// # Errors
     ///

@@ -3,8 +3,8 @@
 use podops_simulation::{End, Method, Prediction};
 use serde_json::{Value, json};
 
-/// Returns the merge patch with which `kubectl apply` would change an object: fields of the manifest are
-/// set, and those that only the manifest applied last has are removed.
+/// Returns the merge patch with which `kubectl apply` would change an object: fields of the
+/// manifest are set, and those that only the manifest applied last has are removed.
 #[must_use]
 pub fn apply_patch(last_applied: Option<&Value>, manifest: &Value) -> Value {
     let mut patch = manifest.clone();

@@ -1,4 +1,5 @@
-//! Operations in progress, waiting Pods by cause, and budgets of a namespace, as lines of text. Pure.
+//! Operations in progress, waiting Pods by cause, and budgets of a namespace, as lines of text.
+//! Pure.
 
 use std::collections::BTreeMap;
 

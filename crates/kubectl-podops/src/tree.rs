@@ -122,7 +122,8 @@ fn is_owned(pod: &Pod, set: &CollaSet) -> bool {
 /// Reason of a completed rollout.
 const COMPLETE: &str = "RolloutComplete";
 
-/// Reason of the condition Progressing. A status from before the present operations has the reason of the rollout before.
+/// Reason of the condition Progressing. A status from before the present operations has the reason
+/// of the rollout before.
 fn progress(status: &CollaSetStatus, revisions: &[RevisionNode]) -> String {
     let progressing = podops_api::condition::find(&status.conditions, "Progressing");
     let reason = progressing.and_then(|condition| condition.reason.clone()).unwrap_or_default();
@@ -248,7 +249,8 @@ mod tests {
         pod_line(&pod, Timestamp::from_second(72).unwrap())
     }
 
-    /// Pod of the CollaSet `web` at a revision, in service or in the phase Operate, whose container waits.
+    /// Pod of the CollaSet `web` at a revision, in service or in the phase Operate, whose container
+    /// waits.
     fn owned(revision: &str, waiting: Option<&str>) -> Pod {
         let mut pod = json!({
             "metadata": {

@@ -1,8 +1,8 @@
 //! Uninstalls Podops: which objects are changed and deleted next. Pure.
 //!
-//! The steps of one stage are carried out, then the cluster is read again, until no stage has steps.
-//! So an uninstallation may be interrupted at any point, and may begin after a part was removed by
-//! other means.
+//! The steps of one stage are carried out, then the cluster is read again, until no stage has
+//! steps. So an uninstallation may be interrupted at any point, and may begin after a part was
+//! removed by other means.
 
 mod kinds;
 mod release;
@@ -214,10 +214,10 @@ fn is_installed(object: &Object, installation: &Installation) -> bool {
     object.is_part() || is_created
 }
 
-/// Deletes the Deployments, and waits until no operator runs: one that runs would add finalizers and
-/// owners again, or act on the deletion of its objects. A Lease may be released before its Pod ends,
-/// and an operator without standby has none; one that no Deployment of the cluster starts has only a
-/// Lease.
+/// Deletes the Deployments, and waits until no operator runs: one that runs would add finalizers
+/// and owners again, or act on the deletion of its objects. A Lease may be released before its Pod
+/// ends, and an operator without standby has none; one that no Deployment of the cluster starts has
+/// only a Lease.
 fn stop_operators(installation: &Installation) -> Next {
     let deployments = deletions(installation.installed("Deployment"));
     let pods = installation.installed("Pod").count();

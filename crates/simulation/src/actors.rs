@@ -22,8 +22,8 @@ pub(crate) struct Kubelets {
 }
 
 impl Kubelets {
-    /// Returns kubelets on which the containers of ready Pods run as specified. Those of other Pods are
-    /// started at once.
+    /// Returns kubelets on which the containers of ready Pods run as specified. Those of other Pods
+    /// are started at once.
     pub(crate) fn running(objects: &Objects) -> Self {
         let runs = |pod: &&Value| {
             let reported = &pod["status"]["observedGeneration"];

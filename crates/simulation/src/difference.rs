@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-/// Returns the fields that differ, such as `spec.containers[web].image`, in the order of their paths.
+/// Returns the fields that differ, such as `spec.containers[web].image`, in the order of their
+/// paths.
 pub(crate) fn changed_fields(old: &Value, new: &Value) -> Vec<String> {
     let mut fields = Vec::new();
     compare(old, new, "", &mut fields);

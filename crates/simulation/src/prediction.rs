@@ -32,8 +32,8 @@ pub struct PodPrediction {
     pub method: Method,
     /// Fields of the template that cause the change.
     pub changed_fields: Vec<String>,
-    /// Number of the batch, from 1: the Pods of a batch change at the same time. `None` if the Pod does
-    /// not change.
+    /// Number of the batch, from 1: the Pods of a batch change at the same time. `None` if the Pod
+    /// does not change.
     pub batch: Option<usize>,
 }
 

@@ -145,8 +145,8 @@ impl Simulation {
         })
     }
 
-    /// Reconciles everything once. Returns the time after which an operator reconciles again without an
-    /// event.
+    /// Reconciles everything once. Returns the time after which an operator reconciles again
+    /// without an event.
     fn round(&mut self) -> Result<Option<Duration>, SimulationError> {
         let decision = self.sets.reconcile(&mut self.api, &self.set)?;
         self.record(&decision);
@@ -168,8 +168,8 @@ impl Simulation {
         }
     }
 
-    /// Records which Pods begin to change: those out of service, and those that change in service or
-    /// are created. Pods that begin in one round are a batch.
+    /// Records which Pods begin to change: those out of service, and those that change in service
+    /// or are created. Pods that begin in one round are a batch.
     fn record_batch(&mut self) {
         let batch = self.batches.values().max().map_or(1, |last| last + 1);
         let begins = |event: &&PodEvent| {

@@ -146,7 +146,8 @@ pub fn since(log: &Path, offset: u64) -> anyhow::Result<(Vec<Request>, u64)> {
     let complete = new.rfind('\n').map_or("", |end| &new[..=end]);
     let requests = complete.lines().map(serde_json::from_str).collect::<Result<_, _>>();
     let mut requests: Vec<Request> = requests.context("parsing a line of the audit log")?;
-    // Commands in containers are logged when they begin, too; watches when they begin, and at their end.
+    // Commands in containers are logged when they begin, too; watches when they begin, and at their
+    // end.
     requests.retain(|request| request.verb == "watch" || request.stage != "ResponseStarted");
     Ok((requests, offset + complete.len() as u64))
 }

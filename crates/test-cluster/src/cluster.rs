@@ -176,8 +176,8 @@ impl TestCluster {
         Ok(cluster)
     }
 
-    /// Starts a control plane, nodes, and [`INSTANCE_OPERATOR`] with the leader election of operators that
-    /// have a standby.
+    /// Starts a control plane, nodes, and [`INSTANCE_OPERATOR`] with the leader election of
+    /// operators that have a standby.
     ///
     /// # Errors
     ///

@@ -48,8 +48,8 @@ pub struct ControlPlane {
     local: Option<LocalProcesses>,
 }
 
-/// Number of attempts to start the control plane: its ports are chosen before the programs bind them,
-/// so that another process may take one in between.
+/// Number of attempts to start the control plane: its ports are chosen before the programs bind
+/// them, so that another process may take one in between.
 const START_ATTEMPTS: usize = 3;
 
 /// Processes of a locally started control plane.
@@ -130,8 +130,8 @@ impl ControlPlane {
         self.local.as_mut().context("the control plane was not started by this process")
     }
 
-    /// Ends kube-controller-manager, for a test whose operators need none of its controllers, and whose objects
-    /// would keep it busy.
+    /// Ends kube-controller-manager, for a test whose operators need none of its controllers, and
+    /// whose objects would keep it busy.
     ///
     /// # Errors
     ///
@@ -245,8 +245,8 @@ impl ControlPlane {
         self.dir.path().join(ADMIN)
     }
 
-    /// Runs a shell script as administrator, in the root directory of the repository, with kubectl and
-    /// these programs in its path; returns its stdout.
+    /// Runs a shell script as administrator, in the root directory of the repository, with kubectl
+    /// and these programs in its path; returns its stdout.
     ///
     /// # Errors
     ///
@@ -323,7 +323,8 @@ fn etcd_flags(dir: &Path, etcd: &str, peer: &str) -> Flags {
         ("initial-advertise-peer-urls", peer.to_owned()),
         ("initial-cluster", format!("default={peer}")),
         ("unsafe-no-fsync", "true".to_owned()),
-        // 10,000 objects of each kind, some of them of a megabyte, do not fit into the default of 2 GiB.
+        // 10,000 objects of each kind, some of them of a megabyte, do not fit into the default of 2
+        // GiB.
         ("quota-backend-bytes", (8_u64 << 30).to_string()),
         ("log-level", "warn".to_owned()),
     ]
@@ -357,11 +358,12 @@ fn apiserver_flags(dir: &Path, etcd: &str, port: u16) -> Flags {
 /// Feature gates of kube-apiserver 1.`minor`.
 const fn feature_gates(minor: u32) -> &'static str {
     if minor < 34 {
-        // Otherwise, it opens commands in containers by SPDY, which the simulated kubelets do not serve.
+        // Otherwise, it opens commands in containers by SPDY, which the simulated kubelets do not
+        // serve.
         "TranslateStreamCloseWebsocketRequests=false"
     } else {
-        // The comparison of the caches with etcd lists everything every five minutes: a third of a CPU with
-        // 200,000 objects.
+        // The comparison of the caches with etcd lists everything every five minutes: a third of a
+        // CPU with 200,000 objects.
         "DetectCacheInconsistency=false"
     }
 }
@@ -403,8 +405,8 @@ impl Server {
         // With Go's default of 100, a quarter of the API server's CPU time is garbage collection,
         // because its heap is small in tests.
         command.env("GOGC", "400");
-        // Above this, as with 100,000 objects, memory matters more. Much below the size of 200,000 random
-        // objects, garbage collection takes all of the time.
+        // Above this, as with 100,000 objects, memory matters more. Much below the size of 200,000
+        // random objects, garbage collection takes all of the time.
         command.env("GOMEMLIMIT", "14GiB");
         let child = command.spawn().with_context(|| format!("starting {name}"))?;
         Ok(Self { program: program.to_owned(), flags, child })
@@ -430,8 +432,8 @@ impl Server {
     }
 }
 
-/// Ports that [`free_ports`] returns: outside the range from which outgoing connections take theirs,
-/// because a server may bind its port seconds later.
+/// Ports that [`free_ports`] returns: outside the range from which outgoing connections take
+/// theirs, because a server may bind its port seconds later.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 /// Number of ports tried so far, beginning at another one in each process.
@@ -470,14 +472,14 @@ async fn connect(kubeconfig: &Kubeconfig) -> anyhow::Result<Client> {
 /// True if directories of control planes remain when they end.
 static KEEPS_DIRECTORIES: AtomicBool = AtomicBool::new(false);
 
-/// Keeps the directories of the control planes of this process, with logs, audit logs and kubeconfigs, because a
-/// scenario has failed.
+/// Keeps the directories of the control planes of this process, with logs, audit logs and
+/// kubeconfigs, because a scenario has failed.
 pub fn keep_directories() {
     KEEPS_DIRECTORIES.store(true, Ordering::Relaxed);
 }
 
-/// Temporary directory of a control plane, which is removed on drop unless `PODOPS_KEEP` is set or a scenario has
-/// failed.
+/// Temporary directory of a control plane, which is removed on drop unless `PODOPS_KEEP` is set or
+/// a scenario has failed.
 pub struct Directory(tempfile::TempDir);
 
 impl Directory {

@@ -21,8 +21,8 @@ pub fn eviction(namespace: &str, pod: &str) -> Value {
     json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request })
 }
 
-/// Sends a POST over TLS without a client certificate, verified with the webhook's CA bundle, and returns
-/// the HTTP status.
+/// Sends a POST over TLS without a client certificate, verified with the webhook's CA bundle, and
+/// returns the HTTP status.
 ///
 /// # Errors
 ///

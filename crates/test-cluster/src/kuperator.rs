@@ -138,8 +138,8 @@ impl<'a> KuperatorSet<'a> {
         Ok(())
     }
 
-    /// Creates a Pod with a random name suffix, and waits until its containers run. `edit` changes the
-    /// Pod first.
+    /// Creates a Pod with a random name suffix, and waits until its containers run. `edit` changes
+    /// the Pod first.
     ///
     /// # Errors
     ///

@@ -119,7 +119,8 @@ impl Cost {
     ///
     /// # Errors
     ///
-    /// If one has; the error contains all writes to its object, because another client may have caused it.
+    /// If one has; the error contains all writes to its object, because another client may have
+    /// caused it.
     pub fn ensure_none_rejected(&self) -> anyhow::Result<()> {
         let rejected = self.rejected();
         let Some(first) = rejected.first() else { return Ok(()) };
@@ -135,8 +136,8 @@ impl Cost {
         bail!("{count} writes were rejected, one of these to {object}: {writes:#?}")
     }
 
-    /// Number of Pod writes, by any client, that changed nothing: for each Pod, its successful writes
-    /// minus its watch events, because only a write that changes the object causes an event.
+    /// Number of Pod writes, by any client, that changed nothing: for each Pod, its successful
+    /// writes minus its watch events, because only a write that changes the object causes an event.
     #[must_use]
     pub fn no_op_writes(&self) -> usize {
         self.writes_and_events().map(|(writes, events)| writes.len().saturating_sub(events)).sum()

@@ -6,8 +6,8 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Where memory cgroups of version 1 are mounted. With version 2, a process outside of systemd cannot
-/// divide its own cgroup.
+/// Where memory cgroups of version 1 are mounted. With version 2, a process outside of systemd
+/// cannot divide its own cgroup.
 const ROOT: &str = "/sys/fs/cgroup/memory";
 const PREFIX: &str = "podops-e2e";
 
@@ -17,7 +17,8 @@ pub struct MemoryCgroup {
 }
 
 impl MemoryCgroup {
-    /// Creates a cgroup with this limit in MiB. Returns `None` on machines where that is not possible.
+    /// Creates a cgroup with this limit in MiB. Returns `None` on machines where that is not
+    /// possible.
     #[must_use]
     pub fn create(mebibytes: f64) -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -41,8 +42,8 @@ impl MemoryCgroup {
     }
 }
 
-/// Removes the cgroups of test programs that have ended: a cgroup cannot be removed before the end of its
-/// last process.
+/// Removes the cgroups of test programs that have ended: a cgroup cannot be removed before the end
+/// of its last process.
 fn remove_abandoned(root: &Path) -> io::Result<()> {
     for entry in fs::read_dir(root)? {
         let entry = entry?;

@@ -2,14 +2,15 @@
 //! containers. Only containers of the image [`server::IMAGE`] run, as processes that listen at
 //! their Pods' addresses.
 //!
-//! Faults are selected by image and CPU request: the tag `non-exist` and an image without a tag whose name
-//! contains `nonexist` cannot be pulled, a tag that contains `crash` crashes, and a tag that ends in
-//! `-again` has the same image ID as the tag without that suffix. A node has 8 CPUs, of which 4 are free for resizes. A node can be
-//! disconnected or cordoned, and every PersistentVolumeClaim is bound at once. Init containers end
-//! before the others start. The containers of a Job's Pods end soon after they started, with an error
-//! if the tag of the image contains `fail` or the command is `false`; the command `sleep` does not end.
-//! Commands of other clients are run by [`kubelet`]. [`next_action`]
-//! decides as a pure function; the other code waits and writes.
+//! Faults are selected by image and CPU request: the tag `non-exist` and an image without a tag
+//! whose name contains `nonexist` cannot be pulled, a tag that contains `crash` crashes, and a tag
+//! that ends in `-again` has the same image ID as the tag without that suffix. A node has 8 CPUs,
+//! of which 4 are free for resizes. A node can be disconnected or cordoned, and every
+//! PersistentVolumeClaim is bound at once. Init containers end before the others start. The
+//! containers of a Job's Pods end soon after they started, with an error if the tag of the image
+//! contains `fail` or the command is `false`; the command `sleep` does not end. Commands of other
+//! clients are run by [`kubelet`]. [`next_action`] decides as a pure function; the other code waits
+//! and writes.
 
 mod kubelet;
 
@@ -145,7 +146,8 @@ fn next_report(
     let is_in_service = gates.into_iter().all(|gate| condition(&gate.condition_type) == Some(true));
     let ready = up_now && is_in_service;
     let stops = containers.iter().any(|(stage, _)| *stage == Stage::Stopping);
-    // A kubelet reports the conditions before it stops a container, which may take as long as its hook.
+    // A kubelet reports the conditions before it stops a container, which may take as long as its
+    // hook.
     if stops && !is_in_service && condition("Ready") == Some(true) {
         let unready =
             json!({ "type": "Ready", "status": "False", "lastTransitionTime": Time(now) });
@@ -788,8 +790,8 @@ impl FakeNodes {
         tracing::warn!(address, "Container does not listen");
     }
 
-    /// Stops a container's process as a kubelet does: waits for a hook that sleeps, sends SIGTERM, and kills it
-    /// at the end of the Pod's grace period, which begins with the hook.
+    /// Stops a container's process as a kubelet does: waits for a hook that sleeps, sends SIGTERM,
+    /// and kills it at the end of the Pod's grace period, which begins with the hook.
     async fn stop(&self, pod: &Pod) {
         let process = lock(&self.processes).remove(&pod.uid().unwrap_or_default());
         let Some((_, mut child)) = process else { return };

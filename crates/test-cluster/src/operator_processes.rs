@@ -6,8 +6,8 @@ use anyhow::Context as _;
 
 use crate::{folders::root, process::SupervisedProcess};
 
-/// Processes of the operators. A crash that no test has requested fails the test, and so does memory
-/// above the limit in the shipped Deployment, which would end the operator on a cluster.
+/// Processes of the operators. A crash that no test has requested fails the test, and so does
+/// memory above the limit in the shipped Deployment, which would end the operator on a cluster.
 #[derive(Default)]
 pub(crate) struct Operators {
     pub(crate) by_name: BTreeMap<&'static str, SupervisedProcess>,

@@ -28,7 +28,8 @@ pub struct Killed {
     pub secrets: usize,
     /// Number of Secrets and Pods of Pipe tasks that were made again in the same run.
     pub made_again: usize,
-    /// Number of steps that were entered again, or that wrote objects, after their status was COMPLETE.
+    /// Number of steps that were entered again, or that wrote objects, after their status was
+    /// COMPLETE.
     pub entered_again: usize,
 }
 

@@ -28,8 +28,9 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// ServiceAccount that writes the objects.
 const WRITER: &str = "killed";
 
-/// Kills the operator this number of times, each time while all Instances run a plan; in the second half,
-/// another instance of the operator stands by. The cluster has instance-operator and nothing else.
+/// Kills the operator this number of times, each time while all Instances run a plan; in the second
+/// half, another instance of the operator stands by. The cluster has instance-operator and nothing
+/// else.
 ///
 /// # Errors
 ///
@@ -59,8 +60,8 @@ pub async fn run(cluster: &mut TestCluster, kills: usize) -> anyhow::Result<Kill
     Ok(killed)
 }
 
-/// A plan of five steps in order: a ConfigMap, a Pipe task, a Job, two ConfigMaps at once, and one that reads
-/// the name of the Pipe task's Secret.
+/// A plan of five steps in order: a ConfigMap, a Pipe task, a Job, two ConfigMaps at once, and one
+/// that reads the name of the Pipe task's Secret.
 fn package() -> Value {
     let config = |name: &str, value: &str| {
         json!({

@@ -1,5 +1,5 @@
-//! A package whose plan updates a CollaSet behind HAProxy, under a rule that permits a tenth of its Pods to
-//! be out of service.
+//! A package whose plan updates a CollaSet behind HAProxy, under a rule that permits a tenth of its
+//! Pods to be out of service.
 
 use std::path::Path;
 
@@ -38,8 +38,8 @@ fn colla_set(name: &str, replicas: usize, image: &str) -> Value {
     })
 }
 
-/// Content of the OperatorVersion `toy`: the CollaSet `web` of the image `IMAGE`, unless `ON` is false, and
-/// then a ConfigMap.
+/// Content of the OperatorVersion `toy`: the CollaSet `web` of the image `IMAGE`, unless `ON` is
+/// false, and then a ConfigMap.
 #[must_use]
 pub fn operator_version() -> Value {
     let web = colla_set("web", PODS, "{{ .Params.IMAGE }}").to_string();
@@ -61,8 +61,8 @@ pub fn operator_version() -> Value {
     })
 }
 
-/// Starts all operators, HAProxy, and the rule. Beside `web`, two Pods are behind HAProxy, which no plan
-/// touches. The ServiceAccount `writer` may write the objects of the package.
+/// Starts all operators, HAProxy, and the rule. Beside `web`, two Pods are behind HAProxy, which no
+/// plan touches. The ServiceAccount `writer` may write the objects of the package.
 ///
 /// # Errors
 ///

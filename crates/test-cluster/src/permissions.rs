@@ -7,8 +7,8 @@ use kube::Api;
 
 use crate::{audit::Request, cluster::TestCluster};
 
-/// Returns the verbs that the ClusterRole of an operator grants and that none of the requests used, such as
-/// `patch pods/status`, in order.
+/// Returns the verbs that the ClusterRole of an operator grants and that none of the requests used,
+/// such as `patch pods/status`, in order.
 ///
 /// # Errors
 ///

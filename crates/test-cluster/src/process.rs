@@ -61,9 +61,9 @@ pub struct Memory {
     pub resident_mebibytes: f64,
     /// Peak resident memory in MiB since the process started.
     pub peak_mebibytes: f64,
-    /// Part of the resident memory that consists of mapped files, in MiB. The kernel reclaims it when
-    /// a container reaches its limit; the programs of the tests are large, because they contain debug
-    /// information.
+    /// Part of the resident memory that consists of mapped files, in MiB. The kernel reclaims it
+    /// when a container reaches its limit; the programs of the tests are large, because they
+    /// contain debug information.
     pub file_mebibytes: f64,
 }
 
@@ -133,8 +133,8 @@ struct Exit {
 
 impl Exit {
     /// Returns whether the process panicked or was killed, and no test has requested it. A process
-    /// that ends by itself, for example because it lost its Lease, has not crashed; whether one of its
-    /// tasks panicked is in its log.
+    /// that ends by itself, for example because it lost its Lease, has not crashed; whether one of
+    /// its tasks panicked is in its log.
     fn is_crash(self) -> bool {
         let is_abnormal = self.status.signal().is_some() || self.status.code() == Some(PANICKED);
         is_abnormal && !self.requested
@@ -162,8 +162,8 @@ impl SupervisedProcess {
         self.read(|state| state.pid)
     }
 
-    /// Peak memory in MiB that the kernel cannot reclaim: of the running process, and of those that a
-    /// test has ended.
+    /// Peak memory in MiB that the kernel cannot reclaim: of the running process, and of those that
+    /// a test has ended.
     #[must_use]
     pub fn peak_mebibytes(&self) -> f64 {
         let current = self.pid().and_then(|pid| memory(pid).ok()).unwrap_or_default();

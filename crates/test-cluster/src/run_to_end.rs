@@ -34,8 +34,8 @@ pub async fn run_job(
     eventually(TIMEOUT * 2, has_ended).await.with_context(|| format!("OperationJob {name}"))
 }
 
-/// Creates an Instance whose plan `deploy` applies one object of a kind of `v1`, as a ServiceAccount that may write
-/// ConfigMaps, and waits until the plan has this status.
+/// Creates an Instance whose plan `deploy` applies one object of a kind of `v1`, as a
+/// ServiceAccount that may write ConfigMaps, and waits until the plan has this status.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Scenarios: tests with a name that run alone or with others of a group on one cluster, under libtest-mimic.
+//! Scenarios: tests with a name that run alone or with others of a group on one cluster, under
+//! libtest-mimic.
 //!
 //! A scenario that fails hides no other one of its group, and `--list` names all of them.
 
@@ -30,7 +31,8 @@ pub enum Lane {
     Long,
     /// Beside others.
     Beside,
-    /// Beside more than the others, because they mostly wait and use less than a quarter of a processor.
+    /// Beside more than the others, because they mostly wait and use less than a quarter of a
+    /// processor.
     Waiting,
 }
 
@@ -73,7 +75,8 @@ pub struct Group<C> {
 }
 
 impl<C: Send + Sync + 'static> Group<C> {
-    /// Creates a group whose fixture is started before its first scenario and dropped after its last one.
+    /// Creates a group whose fixture is started before its first scenario and dropped after its
+    /// last one.
     pub fn new(
         name: &'static str,
         lane: Lane,
@@ -133,7 +136,8 @@ impl<C: Send + Sync + 'static> Group<C> {
         self
     }
 
-    /// Returns the tests of those scenarios that `is_selected`, and one for the check and drop of the fixture.
+    /// Returns the tests of those scenarios that `is_selected`, and one for the check and drop of
+    /// the fixture.
     fn trials(self, is_selected: &dyn Fn(&str) -> bool) -> Vec<Trial> {
         let group = self.name;
         let lane = self.lane.name();
@@ -319,7 +323,8 @@ pub async fn new_cluster() -> TestCluster {
     started.await.unwrap_or_else(|error| panic!("the cluster did not start: {error:#}"))
 }
 
-/// Asserts that the API server has forbidden no request of an operator: each has the rights that it needs.
+/// Asserts that the API server has forbidden no request of an operator: each has the rights that it
+/// needs.
 ///
 /// # Panics
 ///
@@ -381,7 +386,8 @@ impl Suite {
         self
     }
 
-    /// Returns whether the command line selects a scenario: by its name, its group or a part of both.
+    /// Returns whether the command line selects a scenario: by its name, its group or a part of
+    /// both.
     fn is_selected(&self, name: &str) -> bool {
         match &self.arguments.filter {
             Some(filter) if self.arguments.exact => name == filter,

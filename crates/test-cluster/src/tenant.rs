@@ -69,7 +69,8 @@ impl<'a> Tenant<'a> {
         self.cluster.plane.kubectl(&[&account, arguments].concat()).await
     }
 
-    /// Creates the object of a manifest, or those of a List, as the tenant, without validation by kubectl.
+    /// Creates the object of a manifest, or those of a List, as the tenant, without validation by
+    /// kubectl.
     ///
     /// # Errors
     ///

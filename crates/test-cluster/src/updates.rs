@@ -46,9 +46,9 @@ impl Updates {
         Ok(Self { durations, exits: self::exits(cluster) - exits })
     }
 
-    /// Checks that a tenant has not slowed the updates of another namespace: at the median to less than
-    /// `factor` times the undisturbed duration, and none to one time more than that; and that no operator
-    /// ended.
+    /// Checks that a tenant has not slowed the updates of another namespace: at the median to less
+    /// than `factor` times the undisturbed duration, and none to one time more than that; and that
+    /// no operator ended.
     ///
     /// # Errors
     ///

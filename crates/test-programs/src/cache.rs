@@ -22,8 +22,8 @@ pub(super) fn cache_of(version: &str) -> anyhow::Result<PathBuf> {
     Ok(home.join("podops").join(version))
 }
 
-/// Creates a directory of the cache and locks it until the file is dropped, so that concurrent tests
-/// build or install its contents only once.
+/// Creates a directory of the cache and locks it until the file is dropped, so that concurrent
+/// tests build or install its contents only once.
 pub(super) fn lock(at: &Path) -> anyhow::Result<std::fs::File> {
     std::fs::create_dir_all(at)?;
     let file = std::fs::File::create(at.join("lock"))?;

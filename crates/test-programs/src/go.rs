@@ -7,10 +7,12 @@ use std::{
 
 use anyhow::Context as _;
 
-/// Flags of the Go compiler without debug information, which no test needs and which is an eighth of its time.
+/// Flags of the Go compiler without debug information, which no test needs and which is an eighth
+/// of its time.
 pub(super) const WITHOUT_DEBUG: [&str; 2] = ["-trimpath", "-gcflags=all=-dwarf=false"];
 
-/// Returns Go, with less garbage collection: a tenth of the compiler's processor time, for a gigabyte of memory.
+/// Returns Go, with less garbage collection: a tenth of the compiler's processor time, for a
+/// gigabyte of memory.
 pub(super) fn go(directory: &Path) -> Command {
     let mut go = Command::new("go");
     go.current_dir(directory).env("GOGC", "400").stdin(Stdio::null());

@@ -16,8 +16,8 @@ use crate::{
     go::{WITHOUT_DEBUG, downloaded, go, run_quietly},
 };
 
-/// Environment variable with another version of kube-apiserver and kube-controller-manager, such as `v1.33.13`, which
-/// are built from Go modules. Installed programs are ignored then.
+/// Environment variable with another version of kube-apiserver and kube-controller-manager, such as
+/// `v1.33.13`, which are built from Go modules. Installed programs are ignored then.
 const OTHER_VERSION: &str = "PODOPS_KUBERNETES";
 
 /// Go module that downloads and verifies prebuilt archives.
@@ -38,7 +38,8 @@ pub struct Programs {
 impl Programs {
     /// Finds the programs in `KUBEBUILDER_ASSETS`, on `PATH`, in the cache, or in a prebuilt
     /// archive if it can be downloaded. Otherwise builds them from Go modules into the cache, which
-    /// takes some minutes. `PODOPS_KUBERNETES` sets another version of the servers, such as `v1.33.13`.
+    /// takes some minutes. `PODOPS_KUBERNETES` sets another version of the servers, such as
+    /// `v1.33.13`.
     ///
     /// # Errors
     ///
@@ -165,8 +166,8 @@ fn write_module(module: &Path, version: &str, sources: &[Source]) -> anyhow::Res
     run_quietly(go(module).args(["list", "-mod=mod", "-deps"]).args(packages)).map(drop)
 }
 
-/// Manifest of a module that requires Kubernetes. Parts of Kubernetes are modules of their own, which its own manifest
-/// has by their paths in its repository.
+/// Manifest of a module that requires Kubernetes. Parts of Kubernetes are modules of their own,
+/// which its own manifest has by their paths in its repository.
 fn manifest(own: &str, version: &str) -> anyhow::Result<String> {
     let version_of_parts = version.replacen("v1.", "v0.", 1);
     let go = own.lines().find(|line| line.starts_with("go ")).context("go.mod names no version")?;
@@ -180,8 +181,8 @@ fn manifest(own: &str, version: &str) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Directory of the prebuilt archive, which is downloaded unless it is cached; `None` if that failed, for example on a
-/// machine that can only reach the Go module proxy.
+/// Directory of the prebuilt archive, which is downloaded unless it is cached; `None` if that
+/// failed, for example on a machine that can only reach the Go module proxy.
 fn fetch(cache: &Path) -> Option<PathBuf> {
     let mut setup = go(cache);
     setup.args(["run", SETUP_ENVTEST, "use", VERSION.trim_start_matches('v'), "--print", "path"]);
@@ -189,8 +190,8 @@ fn fetch(cache: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(String::from_utf8(printed).ok()?.trim()))
 }
 
-/// Builds programs in a temporary directory and renames them, so that an interrupted build leaves no
-/// incomplete program in `directory`.
+/// Builds programs in a temporary directory and renames them, so that an interrupted build leaves
+/// no incomplete program in `directory`.
 fn build(sources: &[Source], module: &Path, version: &str, directory: &Path) -> anyhow::Result<()> {
     if sources.is_empty() {
         return Ok(());
@@ -217,7 +218,8 @@ fn build(sources: &[Source], module: &Path, version: &str, directory: &Path) -> 
     Ok(fs::remove_dir_all(partial)?)
 }
 
-/// Name that `go build` gives the program of a package: the last part of its path that is no version.
+/// Name that `go build` gives the program of a package: the last part of its path that is no
+/// version.
 fn built_name(package: &str) -> &str {
     let is_version = |part: &&str| {
         part.strip_prefix('v').is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()))

@@ -1,4 +1,5 @@
-//! Finds or builds the programs of the control plane, crane and Helm, and installs Python wheels and Prometheus.
+//! Finds or builds the programs of the control plane, crane and Helm, and installs Python wheels
+//! and Prometheus.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
@@ -83,8 +84,8 @@ fn installed(name: &str, module: &str) -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// Path of `prometheus` or `promtool`: from `PATH`, or from the Debian package, which is unpacked but
-/// not installed because it would start a service.
+/// Path of `prometheus` or `promtool`: from `PATH`, or from the Debian package, which is unpacked
+/// but not installed because it would start a service.
 ///
 /// # Errors
 ///
@@ -231,8 +232,8 @@ impl GoProject {
     }
 }
 
-/// Paths of a project's program, which is built on first use, and of its source. The program listens on loopback
-/// addresses where its source has all addresses.
+/// Paths of a project's program, which is built on first use, and of its source. The program
+/// listens on loopback addresses where its source has all addresses.
 ///
 /// # Errors
 ///

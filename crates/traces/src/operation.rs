@@ -87,9 +87,9 @@ pub fn traces(annotations: &BTreeMap<String, String>) -> BTreeMap<OperationId, O
 }
 
 impl OperationTrace {
-    /// Begins the trace of an operation on the Pod with this UID; the same for the same arguments, so
-    /// that it does not matter which program begins it. `requested` is the annotation's text, if the
-    /// requester has written it: its `traceparent`.
+    /// Begins the trace of an operation on the Pod with this UID; the same for the same arguments,
+    /// so that it does not matter which program begins it. `requested` is the annotation's text, if
+    /// the requester has written it: its `traceparent`.
     #[must_use]
     pub fn begin(uid: &Uid, id: &OperationId, requested: Option<&str>, start: Timestamp) -> Self {
         let own = (uid.as_str(), id.as_str(), start.as_nanosecond());

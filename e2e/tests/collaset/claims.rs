@@ -196,8 +196,8 @@ async fn a_cancelled_replacement_deletes_its_claim(cluster: &TestCluster) {
     eventually(TIMEOUT, is_as_before).await.unwrap();
 }
 
-/// Case 9 of Kuperator's end-to-end suite: a Pod with another claim template is included, and keeps its claim
-/// until it is updated.
+/// Case 9 of Kuperator's end-to-end suite: a Pod with another claim template is included, and keeps
+/// its claim until it is updated.
 async fn a_claim_of_another_template_goes_with_the_update(cluster: &TestCluster) {
     let (set, donor) = ("including", "donor");
     let mut by_label = spec("100m", &json!({}));

@@ -1,5 +1,5 @@
-//! Failure policy on a real API server: an image that cannot be pulled halts the rollout, which then
-//! rolls back, and a crash of the operator changes nothing.
+//! Failure policy on a real API server: an image that cannot be pulled halts the rollout, which
+//! then rolls back, and a crash of the operator changes nothing.
 
 use std::time::{Duration, Instant};
 

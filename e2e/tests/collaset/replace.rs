@@ -162,8 +162,8 @@ async fn an_update_by_replacement_respects_the_partition(cluster: &TestCluster) 
     }
 }
 
-/// Creates a CollaSet whose Pods never start, and requests the replacement of the first. Returns the names of
-/// that Pod and of the new one.
+/// Creates a CollaSet whose Pods never start, and requests the replacement of the first. Returns
+/// the names of that Pod and of the new one.
 async fn create_pair(cluster: &TestCluster, set: &str, replicas: i32) -> (String, String) {
     let count = usize::try_from(replicas).unwrap();
     cluster.create(set, count, "nginx:non-exist").await.unwrap();

@@ -1,5 +1,5 @@
-//! Rollouts in steps, rolling restarts and limited scale-out on a real API server, also across crashes
-//! of the operator.
+//! Rollouts in steps, rolling restarts and limited scale-out on a real API server, also across
+//! crashes of the operator.
 
 use std::{cell::RefCell, collections::BTreeMap};
 

@@ -172,8 +172,8 @@ const QUOTA_WRITERS: usize = 8;
 /// Number of Pods whose creation may conflict with them.
 const CONTENDED_PODS: i32 = 50;
 
-/// Quota admission rejects creates with a conflict while others change the ResourceQuota, and no event
-/// follows when the next try would succeed.
+/// Quota admission rejects creates with a conflict while others change the ResourceQuota, and no
+/// event follows when the next try would succeed.
 async fn creates_that_conflict_with_a_quota_are_repeated() {
     let cluster = new_cluster().await;
     cluster.create_and_wait("web", 10, &json!({})).await.unwrap();
@@ -224,7 +224,8 @@ async fn creates_that_conflict_with_a_quota_are_repeated() {
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// Delays the writes of collaset-operator to Pods: the API server waits for a webhook that never answers.
+/// Delays the writes of collaset-operator to Pods: the API server waits for a webhook that never
+/// answers.
 async fn delay_pod_writes(cluster: &TestCluster, webhook: &TcpListener) {
     let operator = "system:serviceaccount:podops-system:collaset-operator";
     let configuration = json!({
@@ -257,8 +258,8 @@ async fn delay_pod_writes(cluster: &TestCluster, webhook: &TcpListener) {
     eventually(Duration::from_secs(30), is_called).await.unwrap();
 }
 
-/// The operators watch Pods under control only: a write to a Pod that has just left their watch yields no
-/// event, and on a quiet cluster, no other Pod does either.
+/// The operators watch Pods under control only: a write to a Pod that has just left their watch
+/// yields no event, and on a quiet cluster, no other Pod does either.
 async fn a_write_without_event_stops_no_collaset() {
     let cluster = new_cluster().await;
     cluster.create_and_wait("web", 1, &json!({})).await.unwrap();

@@ -1,5 +1,5 @@
-//! Random objects of every kind that operators read, generated from the API server's schemas, one in
-//! a hundred of them hostile: no operator crashes, and every healthy object settles.
+//! Random objects of every kind that operators read, generated from the API server's schemas, one
+//! in a hundred of them hostile: no operator crashes, and every healthy object settles.
 //!
 //! `PODOPS_FUZZ_OBJECTS=10000` generates that many objects of each kind.
 
@@ -47,8 +47,8 @@ const SETTLE_TIMEOUT: (Duration, Duration) = (Duration::from_secs(180), Duration
 /// Defect of a hostile object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hostility {
-    /// Annotations of the maximum size, and managed fields with a time that jiff cannot hold. Operators
-    /// do not read them, so the object is like any other to them.
+    /// Annotations of the maximum size, and managed fields with a time that jiff cannot hold.
+    /// Operators do not read them, so the object is like any other to them.
     UnreadMetadata,
     /// Almost a megabyte of labels.
     Labels,
@@ -612,7 +612,8 @@ async fn assert_settled(
     let path = format!("/apis/{group}/{version}/{plural}");
     let unread = hostile.iter().filter(|(_, hostility)| **hostility != Hostility::UnreadMetadata);
     let unread: BTreeSet<&str> = unread.map(|(name, _)| name.as_str()).collect();
-    // A rule that cannot be decoded blocks the rules of its namespace, because it could reject Pods.
+    // A rule that cannot be decoded blocks the rules of its namespace, because it could reject
+    // Pods.
     let blocked: BTreeSet<String> = match kind.name {
         "PodTransitionRule" => unread.iter().filter_map(|name| namespace_of(name)).collect(),
         _ => BTreeSet::new(),

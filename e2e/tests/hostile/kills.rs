@@ -1,5 +1,5 @@
-//! Operators are killed at 20 random points of jobs, decoration updates, halts and rollbacks: each object
-//! ends in the state that its Pods show, and nothing is done twice.
+//! Operators are killed at 20 random points of jobs, decoration updates, halts and rollbacks: each
+//! object ends in the state that its Pods show, and nothing is done twice.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

@@ -194,7 +194,8 @@ async fn a_namespace_of_many_rules_slows_no_other() {
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// The API server evaluates an admission policy for each rule of the namespace when a Pod is created.
+/// The API server evaluates an admission policy for each rule of the namespace when a Pod is
+/// created.
 async fn assert_pods_are_created_in_time(cluster: &TestCluster, rules: usize) {
     let pod = json!({
         "metadata": { "name": "dry", "labels": { well_known::CONTROL: "true", "app": "many" } },

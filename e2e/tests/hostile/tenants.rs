@@ -41,8 +41,9 @@ use self::{
 /// Namespace of the tenant.
 const TENANT: &str = "tenant";
 const PODS: i32 = 10;
-/// Number of Pods of the other namespace that its rule permits out of service. Small, because a rule reserves
-/// once in a second: with a large number, a reservation that comes a moment late costs a large part of the time.
+/// Number of Pods of the other namespace that its rule permits out of service. Small, because a
+/// rule reserves once in a second: with a large number, a reservation that comes a moment late
+/// costs a large part of the time.
 const OUT_MAX: i32 = 3;
 
 /// Adds the scenarios of this file.

@@ -1,5 +1,5 @@
-//! Traces of operations: each operation has one trace, to which all operators add their spans, sent to
-//! a receiver of OTLP.
+//! Traces of operations: each operation has one trace, to which all operators add their spans, sent
+//! to a receiver of OTLP.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,8 +1,8 @@
 //! Two instances of each operator: a leader that is suspended past its Lease and continues acts no
 //! more, so nothing is done twice and no budget is exceeded.
 //!
-//! In each round, two CollaSets are updated in place, one is restarted by an OperationJob, and one is
-//! updated by recreation, with claims.
+//! In each round, two CollaSets are updated in place, one is restarted by an OperationJob, and one
+//! is updated by recreation, with claims.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -45,8 +45,8 @@ impl Situation {
         format!("| {} | `{}` |", self.name, self.expected)
     }
 
-    /// Returns whether the first cause in the explanation of a Pod is the expected one. That of a CollaSet or
-    /// a node has it among others: their Pods wait for different causes.
+    /// Returns whether the first cause in the explanation of a Pod is the expected one. That of a
+    /// CollaSet or a node has it among others: their Pods wait for different causes.
     fn is_explained(&self, explanation: &Value) -> bool {
         let causes = explanation["causes"].as_array().map(Vec::as_slice).unwrap_or_default();
         let is_expected =
@@ -525,7 +525,8 @@ async fn assert_closed_pipe_is_an_error(cluster: &TestCluster, command: &str, re
     assert_eq!(printed, expected, "{command}");
 }
 
-/// The error of a user without permissions names the missing one, not an object that does not exist.
+/// The error of a user without permissions names the missing one, not an object that does not
+/// exist.
 async fn assert_missing_permission_is_named(cluster: &TestCluster) {
     let kubeconfig = stranger(cluster).await;
     for arguments in [["explain", "collaset/web"], ["explain", "pod/web"], ["get", "web"]] {

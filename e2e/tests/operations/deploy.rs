@@ -100,7 +100,8 @@ async fn lifecycle_operator_serves_deployments_without_collasets() {
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// As on clusters without MutatingAdmissionPolicy. With `PODOPS_KUBERNETES=v1.33.13`, the API server has none.
+/// As on clusters without MutatingAdmissionPolicy. With `PODOPS_KUBERNETES=v1.33.13`, the API
+/// server has none.
 async fn the_overlay_for_kubernetes_1_33_operates_on_pods() {
     let mut cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
     cluster.install_crds().await.unwrap();

@@ -279,7 +279,8 @@ async fn the_chart_is_installed_changed_and_uninstalled() {
     release.plane.kubectl(&["get", "collasets"]).await.unwrap();
 }
 
-/// Objects of Podops are released by `kubectl podops uninstall` when Helm has removed the operators.
+/// Objects of Podops are released by `kubectl podops uninstall` when Helm has removed the
+/// operators.
 async fn objects_are_released_after_the_chart_was_uninstalled() {
     let release = Release::build().await;
     release.helm(&["install", "podops", "CHART", "--create-namespace"]);

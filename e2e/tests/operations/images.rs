@@ -1,5 +1,5 @@
-//! Images of a release: packed twice with equal digests, pushed to a registry and pulled, and run as
-//! the operators of a cluster that its manifests are applied to.
+//! Images of a release: packed twice with equal digests, pushed to a registry and pulled, and run
+//! as the operators of a cluster that its manifests are applied to.
 
 use std::{
     fs,

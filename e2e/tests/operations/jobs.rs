@@ -372,7 +372,8 @@ async fn jobs_need_few_api_requests_and_survive_kills() {
     let cluster = new_cluster().await;
     cluster.create("fleet", 100, "nginx:1").await.unwrap();
     cluster.wait_until_rolled_out("fleet", 100, TIMEOUT).await.unwrap();
-    // They are Ready before lifecycle-operator writes this label, with which the job's writes would meet.
+    // They are Ready before lifecycle-operator writes this label, with which the job's writes would
+    // meet.
     let in_service = async || {
         let pods = pods(&cluster, "fleet").await;
         Ok(pods.iter().all(|pod| pod.labels().contains_key(well_known::SERVICE_AVAILABLE)))

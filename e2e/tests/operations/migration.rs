@@ -1,5 +1,6 @@
-//! Migration from Kuperator and back: the commands of `docs/how-to/migrate-from-kuperator.md`, executed
-//! on objects as Kuperator leaves them, with operations in every phase and a rollout in progress.
+//! Migration from Kuperator and back: the commands of `docs/how-to/migrate-from-kuperator.md`,
+//! executed on objects as Kuperator leaves them, with operations in every phase and a rollout in
+//! progress.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -56,7 +57,8 @@ END
 done
 "#;
 
-/// Shell commands of a section of the page, block by block. Those that build the program are left out.
+/// Shell commands of a section of the page, block by block. Those that build the program are left
+/// out.
 fn commands(section: &str) -> Vec<String> {
     let heading = format!("## {section}\n");
     let start = PAGE.find(&heading).unwrap() + heading.len();
@@ -158,7 +160,8 @@ async fn kuperator_is_replaced_and_comes_back() {
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// Recreates the Pods of `foo`. The claim without any label of Kuperator gets the one that the check names.
+/// Recreates the Pods of `foo`. The claim without any label of Kuperator gets the one that the
+/// check names.
 async fn recreation_keeps_claims(cluster: &TestCluster, phases: &BTreeMap<String, Vec<String>>) {
     let label = format!("{}=0", well_known::INSTANCE_ID);
     cluster.plane.kubectl(&["label", "pvc", "foo-data-old", &label]).await.unwrap();
@@ -170,7 +173,8 @@ async fn recreation_keeps_claims(cluster: &TestCluster, phases: &BTreeMap<String
     assert!(recreated.keys().all(|uid| !phases.contains_key(uid)), "all Pods were recreated");
 }
 
-/// Starts first the operator that cancels the replacement of the deleted job, before another begins it.
+/// Starts first the operator that cancels the replacement of the deleted job, before another begins
+/// it.
 async fn start_operators(cluster: &mut TestCluster) {
     cluster.start_operator(OPERATIONJOB_OPERATOR).await.unwrap();
     let jobs: Api<OperationJob> = cluster.api();
@@ -230,8 +234,8 @@ fn stamp(labels: &mut Value, kinds: &[LabelKind]) {
     }
 }
 
-/// CollaSet `foo`: each Pod is decorated, mounts a claim, and is in another phase of an update, all at
-/// the updated revision.
+/// CollaSet `foo`: each Pod is decorated, mounts a claim, and is in another phase of an update, all
+/// at the updated revision.
 async fn install_phases(cluster: &TestCluster) {
     use LabelKind::{
         Completing, Operate, Operated, Operating, PostCheck, PostChecked, PreCheck, PreChecked,
@@ -322,8 +326,8 @@ fn decorate(pod: &mut Value) {
     containers.push(json!({ "name": "log", "image": "log:1" }));
 }
 
-/// CollaSet `bar`, in a rollout from nginx:1 to nginx:2: one Pod is updated, one is permitted to be, one
-/// is changed and not complete, and one waits.
+/// CollaSet `bar`, in a rollout from nginx:1 to nginx:2: one Pod is updated, one is permitted to
+/// be, one is changed and not complete, and one waits.
 async fn install_rollout(cluster: &TestCluster) {
     use LabelKind::{Operate, Operating, PreChecked};
     let set = KuperatorSet::create(cluster, "bar", 4, "nginx:2", json!({})).await.unwrap();
@@ -357,9 +361,9 @@ async fn install_rollout(cluster: &TestCluster) {
     set.report(4, "bar-oooo", "bar-nnnn").await.unwrap();
 }
 
-/// CollaSet `baz` with jobs in progress. Job `swap` replaces three Pods: the replacement of the first
-/// is requested, the new Pod of the second is available, and the third is gone. Job `cancel`, which
-/// has requested the replacement of the fourth, is deleted.
+/// CollaSet `baz` with jobs in progress. Job `swap` replaces three Pods: the replacement of the
+/// first is requested, the new Pod of the second is available, and the third is gone. Job `cancel`,
+/// which has requested the replacement of the fourth, is deleted.
 async fn install_jobs(cluster: &TestCluster) {
     let set = KuperatorSet::create(cluster, "baz", 4, "nginx:1", json!({})).await.unwrap();
     set.create_image_revision("oooo", 1, "nginx:1").await.unwrap();

@@ -152,8 +152,8 @@ fn names(rules: &Value) -> BTreeSet<String> {
         .collect()
 }
 
-/// The rules with waiting times of seconds instead of minutes and hours, and with a certificate that
-/// expires within a year.
+/// The rules with waiting times of seconds instead of minutes and hours, and with a certificate
+/// that expires within a year.
 fn impatient(rules: &Value) -> Value {
     let mut rules = rules.clone();
     for group in rules["groups"].as_array_mut().unwrap() {

@@ -30,18 +30,19 @@ const DEVIATION_MAX: f64 = 0.2;
 /// Effects of a change on the Pods of a CollaSet.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
-    /// For each Pod that there was before, by name, the word of `simulate`; `Gone` if its instance has gone
-    /// with it.
+    /// For each Pod that there was before, by name, the word of `simulate`; `Gone` if its instance
+    /// has gone with it.
     pods: BTreeMap<String, String>,
     /// Number of instances that there were not before.
     new_instances: usize,
 }
 
-/// Methods for which collaset-operator requests operations batch by batch. Those of a scale-in are requested at the
-/// same time, and a rule permits first those that it reads first.
+/// Methods for which collaset-operator requests operations batch by batch. Those of a scale-in are
+/// requested at the same time, and a rule permits first those that it reads first.
 const IN_BATCHES: [&str; 2] = ["InPlace", "Recreate"];
 
-/// The requests by which collaset-operator began the operations on the Pods of batches: the first for each Pod.
+/// The requests by which collaset-operator began the operations on the Pods of batches: the first
+/// for each Pod.
 fn begins<'a>(
     requests: &'a [Request],
     batches: &BTreeMap<String, u64>,
@@ -56,9 +57,9 @@ fn begins<'a>(
     begins
 }
 
-/// Returns whether no operation began before one of an earlier batch. Requests that overlap are those of one
-/// reconcile, for example because a Pod of the batch before took longer than others; the API server may receive them
-/// in any order.
+/// Returns whether no operation began before one of an earlier batch. Requests that overlap are
+/// those of one reconcile, for example because a Pod of the batch before took longer than others;
+/// the API server may receive them in any order.
 fn is_in_order(begins: &BTreeMap<&str, &Request>, batches: &BTreeMap<String, u64>) -> bool {
     begins.iter().all(|(pod, begin)| {
         let earlier = begins.iter().filter(|(other, _)| batches[**other] < batches[*pod]);
@@ -122,8 +123,8 @@ async fn predictions_agree_with_what_happens() {
             "spec": { "terminationGracePeriodSeconds": 0, "containers": [container] },
         },
     });
-    // More than the operator updates at a time: which of two Pods a rule permits first depends on which event arrives
-    // first.
+    // More than the operator updates at a time: which of two Pods a rule permits first depends on
+    // which event arrives first.
     let half = json!([{ "name": "half", "availablePolicy": { "maxUnavailableValue": "50%" } }]);
     cluster.create_rule("web", app("web"), half).await.unwrap();
     let created = simulate(&cluster, &manifest(&spec), &["-o", "json"]);

@@ -1,5 +1,5 @@
-//! `kubectl podops uninstall` on a real API server: Pods run on or are deleted gracefully, and nothing
-//! of Podops is left, in whichever order a user removes it.
+//! `kubectl podops uninstall` on a real API server: Pods run on or are deleted gracefully, and
+//! nothing of Podops is left, in whichever order a user removes it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -66,7 +66,8 @@ async fn stop_with_deployments(cluster: &mut TestCluster) {
     }
 }
 
-/// A CollaSet with claims, a Service, a rule, a decoration and a job; one Pod is taken out of service.
+/// A CollaSet with claims, a Service, a rule, a decoration and a job; one Pod is taken out of
+/// service.
 async fn create_workload(cluster: &TestCluster) -> BTreeSet<String> {
     cluster.create_managed_service("web", json!({ "app": "web" }), &json!({})).await.unwrap();
     let claim = json!({
@@ -221,8 +222,8 @@ async fn pods_run_on_after_the_namespace_was_deleted() {
     assert_pods_are_kept(&cluster, &pods).await;
 }
 
-/// As a user does who removes the CRDs first: that deletes the CollaSets, and their Pods through the
-/// lifecycle, as long as the operators run.
+/// As a user does who removes the CRDs first: that deletes the CollaSets, and their Pods through
+/// the lifecycle, as long as the operators run.
 async fn pods_are_deleted_with_the_definitions_while_operators_run() {
     let mut cluster =
         TestCluster::start_with_graceful_deletion(&programs().unwrap()).await.unwrap();

@@ -1,9 +1,9 @@
-//! Upgrade and rollback while rollouts are in progress: the manifests of the other version are applied,
-//! and its operators replace the running ones, which are killed, one after another. No Pod is stuck, none
-//! that is updated in place is operated on twice, and the budget is kept.
+//! Upgrade and rollback while rollouts are in progress: the manifests of the other version are
+//! applied, and its operators replace the running ones, which are killed, one after another. No Pod
+//! is stuck, none that is updated in place is operated on twice, and the budget is kept.
 //!
-//! `PODOPS_PREVIOUS` is the directory of a checkout of the earlier version with its release programs,
-//! which `cargo xtask upgrade <revision>` makes; without it, both versions are this one.
+//! `PODOPS_PREVIOUS` is the directory of a checkout of the earlier version with its release
+//! programs, which `cargo xtask upgrade <revision>` makes; without it, both versions are this one.
 
 use std::{
     path::{Path, PathBuf},
@@ -25,8 +25,8 @@ const SETS: [(&str, &str); 3] =
     [("in-place", "InPlaceIfPossible"), ("recreate", "Recreate"), ("replace", "Replace")];
 /// Number of Pods of each CollaSet.
 const PODS: i32 = 8;
-/// Number of Pods of the CollaSets that update or recreate Pods that may be unavailable: one more than
-/// those that are held.
+/// Number of Pods of the CollaSets that update or recreate Pods that may be unavailable: one more
+/// than those that are held.
 const BUDGET: usize = 3;
 /// Finalizer of a program that acknowledges no end of traffic.
 const HOLD: &str = "prot.podopslifecycle.kusionstack.io/hold";
@@ -83,8 +83,9 @@ async fn count(cluster: &TestCluster, image_name: &str) -> (usize, bool) {
     (updated, is_idle)
 }
 
-/// Starts rollouts, replaces the version while they are in progress, and waits until they are complete.
-/// One Pod of each CollaSet waits for its traffic to end meanwhile, however fast the others are updated.
+/// Starts rollouts, replaces the version while they are in progress, and waits until they are
+/// complete. One Pod of each CollaSet waits for its traffic to end meanwhile, however fast the
+/// others are updated.
 async fn replace_during_rollouts(cluster: &mut TestCluster, version: &Version, image_name: &str) {
     let mut held = Vec::new();
     for (set, _) in SETS {

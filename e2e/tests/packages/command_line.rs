@@ -1,5 +1,5 @@
-//! `kubectl kudo` with instance-operator on a real API server: the page for newcomers, dependencies,
-//! upgrades, and exit statuses.
+//! `kubectl kudo` with instance-operator on a real API server: the page for newcomers,
+//! dependencies, upgrades, and exit statuses.
 
 use podops_bench::packages::COMMUNITY;
 use podops_test_cluster::{
@@ -79,8 +79,8 @@ impl Lab {
         ran.output
     }
 
-    /// resourceVersions of the objects of packages, by kind and name; those of Instances, whose status is
-    /// written, and of Deployments, whose status is reported, are generations.
+    /// resourceVersions of the objects of packages, by kind and name; those of Instances, whose
+    /// status is written, and of Deployments, whose status is reported, are generations.
     async fn versions(&self) -> BTreeMap<String, String> {
         let kinds = "operators.kudo.dev,operatorversions.kudo.dev,instances.kudo.dev,configmaps,\
                      services,deployments";
@@ -218,7 +218,8 @@ pub(crate) fn add(suite: Suite) -> Suite {
         .scenario(Lane::Long, init_installs_the_overlay_removes_kudo_and_is_undone)
 }
 
-/// A newcomer writes the package of the documentation, installs, changes and upgrades it, with its commands.
+/// A newcomer writes the package of the documentation, installs, changes and upgrades it, with its
+/// commands.
 #[allow(clippy::too_many_lines, reason = "each command needs the state that the one before left")]
 async fn the_package_of_the_documentation_works() {
     let lab = Lab::start_without_writer().await;
@@ -332,7 +333,8 @@ fn plan(name: &str, tasks: &str) -> String {
     )
 }
 
-/// Packages that a package depends on are installed with it, and again by an upgrade that needs more.
+/// Packages that a package depends on are installed with it, and again by an upgrade that needs
+/// more.
 async fn dependencies_are_installed_with_a_package() {
     let lab = Lab::start().await;
     package(&lab, "parent", "0.1.0", &[]);
@@ -490,8 +492,8 @@ async fn failures_have_a_line_and_a_status() {
     lab.fails(&["get", "all"], 1, half).await;
 }
 
-/// K8, K12 and K36: another version of the application, an Instance whose OperatorVersion is in another
-/// namespace, and an object that would not fit twice into its annotations.
+/// K8, K12 and K36: another version of the application, an Instance whose OperatorVersion is in
+/// another namespace, and an object that would not fit twice into its annotations.
 async fn packages_differ_in_version_namespace_and_size() {
     let lab = Lab::start().await;
     package(&lab, "toy", "0.1.0", &[]);
@@ -696,8 +698,8 @@ impl WithManifests {
     }
 }
 
-/// The cases that come with the packages of zookeeper and kafka: an Instance beside its OperatorVersion's
-/// namespace, created and changed by its manifest.
+/// The cases that come with the packages of zookeeper and kafka: an Instance beside its
+/// OperatorVersion's namespace, created and changed by its manifest.
 async fn community_packages_follow_manifests_of_instances() {
     let folder = root().join(COMMUNITY);
     if !folder.is_dir() {

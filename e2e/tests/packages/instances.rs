@@ -1,5 +1,5 @@
-//! Plans of Instances on a real API server, under the shipped role: their objects, requests, statuses,
-//! and who writes for them.
+//! Plans of Instances on a real API server, under the shipped role: their objects, requests,
+//! statuses, and who writes for them.
 
 mod admission;
 mod cluster;
@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use self::cluster::{Cluster, apply, config_map, counts, job, plan, step};
 
-/// Adds the scenarios of this file and its modules. Those of a group run in an empty namespace each: a cluster for each
-/// would take most of their time.
+/// Adds the scenarios of this file and its modules. Those of a group run in an empty namespace
+/// each: a cluster for each would take most of their time.
 pub(crate) fn add(suite: Suite) -> Suite {
     let suite = suite
         .group(
@@ -192,8 +192,8 @@ async fn a_step_that_waits_costs_no_request(cluster: &Cluster) {
 /// Number of Jobs that one step applies.
 const JOBS: usize = 40;
 
-/// Many objects of a step are watched together, and those that are healthy are not read again while others
-/// are not.
+/// Many objects of a step are watched together, and those that are healthy are not read again while
+/// others are not.
 async fn a_step_that_waits_for_many_objects_reads_none_again(cluster: &Cluster) {
     let begin = cluster.log_end();
     let jobs: Vec<String> = (0..JOBS).map(|n| job(&format!("job-{n}"))).collect();
@@ -325,8 +325,8 @@ async fn an_instance_is_ready_while_its_pods_are(cluster: &Cluster) {
     cluster.cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// Fields that another client has set are taken, with an event that names both; those that the template
-/// leaves are not.
+/// Fields that another client has set are taken, with an event that names both; those that the
+/// template leaves are not.
 async fn fields_of_other_clients_are_taken_unless_left(cluster: &Cluster) {
     let mut toy = toy();
     toy["templates"]["config"] = json!(
@@ -362,7 +362,8 @@ async fn fields_of_other_clients_are_taken_unless_left(cluster: &Cluster) {
     cluster.cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// A ClusterRole that two Instances apply stays until the second is deleted, and delays neither deletion.
+/// A ClusterRole that two Instances apply stays until the second is deleted, and delays neither
+/// deletion.
 async fn cluster_objects_are_deleted_with_the_last_instance(cluster: &Cluster) {
     let mut shared = toy();
     let role = json!({

@@ -1,4 +1,5 @@
-//! KUDO's resources on a real API server: its objects lose no field, and contradictions are rejected.
+//! KUDO's resources on a real API server: its objects lose no field, and contradictions are
+//! rejected.
 
 use podops_test_cluster::{
     control_plane::ControlPlane,

@@ -1,6 +1,6 @@
 //! KUDO's own integration and end-to-end suites, by its test tool, with `kubectl-kudo` and
-//! instance-operator as programs and without a webhook. In the integration suite, nodes take no Pods, as in
-//! the environment that it was written for.
+//! instance-operator as programs and without a webhook. In the integration suite, nodes take no
+//! Pods, as in the environment that it was written for.
 
 use podops_test_cluster::{
     cluster::{INSTANCE_OPERATOR, TestCluster, programs},
@@ -178,8 +178,8 @@ async fn the_integration_suite_of_kudo_passes() {
     run_suite(&cluster, &INTEGRATION).await;
 }
 
-/// The suite for a cluster with controllers and Pods that run. The test tool checks once a second, and a case
-/// asserts that a plan is IN_PROGRESS: Pods start as slowly as those with a real image.
+/// The suite for a cluster with controllers and Pods that run. The test tool checks once a second,
+/// and a case asserts that a plan is IN_PROGRESS: Pods start as slowly as those with a real image.
 async fn the_end_to_end_suite_of_kudo_passes() {
     let cluster = start().await;
     cluster.nodes().unwrap().set_delays(Delays { start: START, ..Delays::default() });

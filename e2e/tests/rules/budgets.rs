@@ -39,8 +39,8 @@ async fn until_gated(cluster: &TestCluster, name: &str) {
     });
     let pod = serde_json::from_value(pod).unwrap();
     let dry = PostParams { dry_run: true, ..PostParams::default() };
-    // While the API server loads the other policies, it may read the rules once more, and adds no gates
-    // meanwhile. A hundred in a row take some ten seconds.
+    // While the API server loads the other policies, it may read the rules once more, and adds no
+    // gates meanwhile. A hundred in a row take some ten seconds.
     let successes = Cell::new(0);
     let gated = async || {
         let is_gated = cluster.pods().create(&dry, &pod).await?.labels().contains_key(&gate());

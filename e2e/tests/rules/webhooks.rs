@@ -220,8 +220,8 @@ async fn a_task_is_polled_after_a_restart_without_another_call() {
     assert_eq!(service.calls.load(Ordering::Relaxed), 1, "the webhook was called again");
 }
 
-/// The operator's network may reach more than that of the namespace; with the shipped flags, neither loopback
-/// addresses nor the metadata services of clouds are called.
+/// The operator's network may reach more than that of the namespace; with the shipped flags,
+/// neither loopback addresses nor the metadata services of clouds are called.
 async fn rules_reach_no_loopback_and_metadata_service() {
     let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
     cluster.restrict_webhooks();
@@ -335,7 +335,8 @@ async fn failing_webhooks_are_reported_and_block_no_other_rule() {
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// Creates a Pod as the tenant, and starts an operation on it once the rules for its label `app` apply.
+/// Creates a Pod as the tenant, and starts an operation on it once the rules for its label `app`
+/// apply.
 async fn create_waiting_pod(tenant: &Tenant<'_>, app: &str) {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -356,8 +357,8 @@ const SILENT_DNS: &str = "127.0.0.99";
 const NAMESPACES: usize = 8;
 const RULES: usize = 64;
 
-/// Writes a script that starts transition-rule-operator with [`SILENT_DNS`], and with one known host, into a
-/// directory of programs.
+/// Writes a script that starts transition-rule-operator with [`SILENT_DNS`], and with one known
+/// host, into a directory of programs.
 fn with_silent_dns(programs: &Path) -> tempfile::TempDir {
     let at = tempfile::tempdir().unwrap();
     // The first name would be resolved for an hour.
@@ -385,7 +386,8 @@ fn with_silent_dns(programs: &Path) -> tempfile::TempDir {
     at
 }
 
-/// Creates a tenant with [`RULES`] webhook rules whose names never resolve, and a Pod that waits for them.
+/// Creates a tenant with [`RULES`] webhook rules whose names never resolve, and a Pod that waits
+/// for them.
 async fn create_unresolvable_rules(cluster: &TestCluster, namespace: &str) {
     let tenant = Tenant::new(cluster, namespace).await.unwrap();
     let rule = |n: usize| {
@@ -401,8 +403,8 @@ async fn create_unresolvable_rules(cluster: &TestCluster, namespace: &str) {
     create_waiting_pod(&tenant, "slow").await;
 }
 
-/// A thread that resolves a name cannot be ended. If all did, the webhooks of others would time out, and
-/// with the default `failurePolicy`, their Pods would pass.
+/// A thread that resolves a name cannot be ended. If all did, the webhooks of others would time
+/// out, and with the default `failurePolicy`, their Pods would pass.
 async fn names_that_never_resolve_let_no_other_pod_pass() {
     let programs = programs().unwrap();
     let _silent = UdpSocket::bind(format!("{SILENT_DNS}:53")).await.unwrap();

@@ -318,8 +318,8 @@ async fn aws_targets_are_released_when_deregistration_completes() {
 /// Error code of AWS.
 const GROUP_NOT_FOUND: &str = "TargetGroupNotFound";
 
-/// A tenant of another namespace has 20 Services with target groups of the same region, which do not exist;
-/// each call for one takes 1.2 seconds.
+/// A tenant of another namespace has 20 Services with target groups of the same region, which do
+/// not exist; each call for one takes 1.2 seconds.
 async fn create_services_with_missing_groups(cluster: &TestCluster, group: &str) {
     let tenant = Tenant::new(cluster, "other").await.unwrap();
     let services: kube::Api<Service> = tenant.api();

@@ -60,8 +60,8 @@ pub(super) fn sha256(content: &[u8]) -> String {
     hex::encode(Sha256::digest(content))
 }
 
-/// Writes the archive of a program, `<name>-<version>-linux-<architecture>.tar.gz`, with links to it
-/// that have other names; returns the size of the program in bytes.
+/// Writes the archive of a program, `<name>-<version>-linux-<architecture>.tar.gz`, with links to
+/// it that have other names; returns the size of the program in bytes.
 pub(super) fn write_program(
     release: &Release,
     directory: &Path,

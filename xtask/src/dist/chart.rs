@@ -57,8 +57,8 @@ Podops is installed in the namespace {{ .Release.Namespace }}. Check it with:
   kubectl podops check --operator-namespace {{ .Release.Namespace }}
 ";
 
-/// Manifests of all operators. They have [`REGISTRY`] as registry, and may contain the objects that operators share
-/// more than once.
+/// Manifests of all operators. They have [`REGISTRY`] as registry, and may contain the objects that
+/// operators share more than once.
 pub(super) struct Manifests {
     /// For API servers with MutatingAdmissionPolicy.
     pub(super) current: String,

@@ -1,5 +1,5 @@
-//! Files of Debian packages: the libraries that the programs are linked with, and the certificates of
-//! public certificate authorities.
+//! Files of Debian packages: the libraries that the programs are linked with, and the certificates
+//! of public certificate authorities.
 
 use std::{
     env, fs,
@@ -152,8 +152,8 @@ fn package(control: &str) -> anyhow::Result<Package> {
     })
 }
 
-/// Content of a library in one of the directories that distributions use. Links are not followed: an
-/// absolute one leads to the machine that builds.
+/// Content of a library in one of the directories that distributions use. Links are not followed:
+/// an absolute one leads to the machine that builds.
 fn library(unpacked: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
     let mut directories = vec![unpacked.to_owned()];
     let mut found = Vec::new();

@@ -26,8 +26,8 @@ const KUSTOMIZATIONS: [(&str, &str); 5] = [
     ("deploy/monitoring", "monitoring.yaml"),
 ];
 
-/// Kustomizations that the Helm chart is made of: for API servers with MutatingAdmissionPolicy, for older ones, and
-/// for all.
+/// Kustomizations that the Helm chart is made of: for API servers with MutatingAdmissionPolicy, for
+/// older ones, and for all.
 const CHART: [&str; 3] =
     ["deploy/overlays/all", "deploy/overlays/kubernetes-1.33", "deploy/overlays/packages"];
 

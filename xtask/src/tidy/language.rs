@@ -60,7 +60,8 @@ impl Comments {
     }
 }
 
-/// Table of the rates of each crate: words for each 1,000 of comments, lines that begin without a noun, and wide lines.
+/// Table of the rates of each crate: words for each 1,000 of comments, lines that begin without a
+/// noun, and wide lines.
 ///
 /// # Errors
 ///

@@ -12,8 +12,8 @@ use crate::sources;
 
 const POLICY: &str = "xtask/deny.toml";
 
-/// Fails for each package whose license is missing or not allowed; `metadata` is the output of `cargo
-/// metadata`.
+/// Fails for each package whose license is missing or not allowed; `metadata` is the output of
+/// `cargo metadata`.
 pub(super) fn check(metadata: &Value) -> anyhow::Result<Vec<Finding>> {
     let allowed = allowed()?;
     let packages = metadata["packages"].as_array().context("no packages")?;

@@ -15,8 +15,9 @@ use crate::sources;
 const SITE: &str = "docs";
 const CONTENTS: &str = "docs/SUMMARY.md";
 
-/// Fails for each relative link to a file or heading that does not exist, for each link of the documentation site to
-/// a file that it does not have, and for each page that its table of contents lacks.
+/// Fails for each relative link to a file or heading that does not exist, for each link of the
+/// documentation site to a file that it does not have, and for each page that its table of contents
+/// lacks.
 pub(super) fn check() -> anyhow::Result<Vec<Finding>> {
     let mut findings = missing_pages()?;
     for path in sources::with_extension("md")? {

@@ -22,7 +22,8 @@ use podops_test_cluster::{
 /// Time limit of a plan that updates all Pods.
 const ROLLOUT_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Updates a CollaSet of 20 Pods behind HAProxy by a plan, under a budget of 10 %. Returns the requests.
+/// Updates a CollaSet of 20 Pods behind HAProxy by a plan, under a budget of 10 %. Returns the
+/// requests.
 pub(super) async fn rollout(programs: &Path, rows: &mut Rows) -> anyhow::Result<Vec<Request>> {
     let (cluster, haproxy) = package_rollout::start(programs).await?;
     let versions: Api<OperatorVersion> = cluster.api();

@@ -61,8 +61,8 @@ struct Lab {
     versions: Api<OperatorVersion>,
 }
 
-/// Measures the targets with the programs of a directory. Cassandra's package is rendered if it is in
-/// `community`. The tests have recorded in `compared` how they differ from KUDO.
+/// Measures the targets with the programs of a directory. Cassandra's package is rendered if it is
+/// in `community`. The tests have recorded in `compared` how they differ from KUDO.
 ///
 /// # Errors
 ///
@@ -186,7 +186,8 @@ fn config_maps(count: usize) -> String {
     (0..count).map(map).collect::<Vec<_>>().join("\n---\n")
 }
 
-/// Content of an OperatorVersion with one plan, whose steps have a task for the template of their name.
+/// Content of an OperatorVersion with one plan, whose steps have a task for the template of their
+/// name.
 fn package(steps: &[&str], templates: &Value) -> Value {
     let tasks: Vec<Value> = steps
         .iter()
@@ -231,7 +232,8 @@ impl Lab {
         eventually(TIMEOUT, deployed).await.with_context(|| format!("deploy of {name}"))
     }
 
-    /// Requests of the operator since an offset of the audit log, once there are no more for some time.
+    /// Requests of the operator since an offset of the audit log, once there are no more for some
+    /// time.
     async fn requests(&self, since: u64) -> anyhow::Result<Vec<Request>> {
         let of_operator = |request: &Request| {
             request.operator() == Some(INSTANCE_OPERATOR)
@@ -283,8 +285,8 @@ impl Lab {
         Ok(())
     }
 
-    /// Requests that most plans do not need: the OperatorVersion that an Instance names does not exist, the
-    /// events of two plans alternate, and a cleanup fails.
+    /// Requests that most plans do not need: the OperatorVersion that an Instance names does not
+    /// exist, the events of two plans alternate, and a cleanup fails.
     async fn rare_requests(&self) -> anyhow::Result<()> {
         let mut two = package(&["a"], &json!({ "a": config_maps(1) }));
         two["plans"]["other"] = two["plans"]["deploy"].clone();
@@ -378,7 +380,8 @@ impl Lab {
         Ok(())
     }
 
-    /// Lets the Jobs of one step end one after another, each of which changes the message of the step.
+    /// Lets the Jobs of one step end one after another, each of which changes the message of the
+    /// step.
     async fn many_changes(&self, rows: &mut Rows) -> anyhow::Result<()> {
         let jobs: Vec<String> = (0..JOBS).map(|n| job(&format!("job-{n}"))).collect();
         let templates = json!({ "jobs": jobs.join("\n---\n") });

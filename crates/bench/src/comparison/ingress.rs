@@ -1,4 +1,5 @@
-//! An ordinary ingress controller: the servers of an HAProxy follow the Pods that are ready and not being deleted.
+//! An ordinary ingress controller: the servers of an HAProxy follow the Pods that are ready and not
+//! being deleted.
 //!
 //! Pods are watched. EndpointSlices have the same addresses a little later, but the API server
 //! accepts no loopback addresses in them, and the servers have loopback addresses.
@@ -27,8 +28,8 @@ pub(super) struct Ingress {
 }
 
 impl Ingress {
-    /// Starts to follow the Pods with the label `app=<app>`; HAProxy has this number of slots, and its Runtime API
-    /// this address.
+    /// Starts to follow the Pods with the label `app=<app>`; HAProxy has this number of slots, and
+    /// its Runtime API this address.
     pub(super) fn start(
         cluster: &TestCluster,
         app: &str,
@@ -75,7 +76,8 @@ fn ready_addresses(pods: &[Arc<Pod>]) -> BTreeSet<String> {
 /// Addresses in HAProxy's slots.
 struct Slots {
     addresses: Vec<Option<String>>,
-    /// The slot after the one that was used last: requests may still be in flight in those that were used lately.
+    /// The slot after the one that was used last: requests may still be in flight in those that
+    /// were used lately.
     next: usize,
 }
 
@@ -84,7 +86,8 @@ impl Slots {
         Self { addresses: vec![None; count], next: 0 }
     }
 
-    /// Takes over the ready addresses; returns the commands that do the same in HAProxy, new servers first.
+    /// Takes over the ready addresses; returns the commands that do the same in HAProxy, new
+    /// servers first.
     fn follow(&mut self, ready: &BTreeSet<String>) -> anyhow::Result<Vec<String>> {
         let mut commands = Vec::new();
         for address in ready {
@@ -115,7 +118,8 @@ impl Slots {
     }
 }
 
-/// Name of the server in a slot, in the configuration of [`podops_test_cluster::balancers::Haproxy`].
+/// Name of the server in a slot, in the configuration of
+/// [`podops_test_cluster::balancers::Haproxy`].
 fn name(slot: usize) -> String {
     format!("web/web{}", slot + 1)
 }

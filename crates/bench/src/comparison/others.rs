@@ -53,8 +53,8 @@ pub(super) async fn start_argo_rollouts(
     Ok(SupervisedProcess::start(spec))
 }
 
-/// Installs OpenKruise, starts its controllers, which end when they are dropped, and waits until they serve its
-/// webhooks.
+/// Installs OpenKruise, starts its controllers, which end when they are dropped, and waits until
+/// they serve its webhooks.
 pub(super) async fn start_open_kruise(cluster: &TestCluster) -> anyhow::Result<SupervisedProcess> {
     const NAMESPACE: &str = "kruise-system";
     let (program, source) = build(OPEN_KRUISE).await?;

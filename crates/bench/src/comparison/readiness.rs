@@ -16,7 +16,8 @@ pub(super) fn is_in_service(pod: &Pod) -> bool {
     is_ready(pod) && (!has_lifecycle || pod.labels().contains_key(well_known::SERVICE_AVAILABLE))
 }
 
-/// Returns whether there are this many Pods, terminating ones included, and all are in service with an image.
+/// Returns whether there are this many Pods, terminating ones included, and all are in service with
+/// an image.
 pub(super) fn are_in_service(pods: &[Pod], count: usize, of_image: &str) -> bool {
     pods.len() == count && pods.iter().all(|pod| is_in_service(pod) && image(pod) == of_image)
 }

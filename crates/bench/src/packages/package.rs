@@ -88,7 +88,8 @@ impl PackageFolder {
         self.folder.to_str().context("a path is not UTF-8")
     }
 
-    /// Copies the package. The versions of the packages that it depends on become those of `others`.
+    /// Copies the package. The versions of the packages that it depends on become those of
+    /// `others`.
     pub(super) fn copy_to(&self, target: &Path, others: &[Self]) -> anyhow::Result<Self> {
         folders::copy(&self.folder, target)?;
         let file = target.join(OPERATOR_FILE);
@@ -125,8 +126,8 @@ impl PackageFolder {
         Ok(raised)
     }
 
-    /// A parameter that may be changed, and another value: the first whole number, else the first text that
-    /// triggers a plan.
+    /// A parameter that may be changed, and another value: the first whole number, else the first
+    /// text that triggers a plan.
     pub(super) fn changed_parameter(&self) -> anyhow::Result<ChangedParameter> {
         let text = fs::read_to_string(self.folder.join(PARAMETERS_FILE))?;
         let parameters = ParametersManifest::read(&text)?.parameters;

@@ -1,4 +1,5 @@
-//! `demo`: a CollaSet that is created, updated, restored, scaled in and deleted, with its live tree.
+//! `demo`: a CollaSet that is created, updated, restored, scaled in and deleted, with its live
+//! tree.
 
 use std::{process::ExitCode, time::Duration};
 

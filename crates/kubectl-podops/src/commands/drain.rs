@@ -34,7 +34,8 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Webhook configuration with which evictions wait for the lifecycle.
 const WEBHOOKS: &str = "podops-lifecycle-operator";
-/// Statuses of an eviction that is to be repeated: a budget or the lifecycle does not permit it yet.
+/// Statuses of an eviction that is to be repeated: a budget or the lifecycle does not permit it
+/// yet.
 const NOT_YET: [u16; 2] = [429, 409];
 
 /// Cordons a node, and waits until its Pods have left.
@@ -152,8 +153,8 @@ impl<'a> Drain<'a> {
 
     /// Evicts the Pods, or requests their deletion.
     async fn remove(&mut self, waiting: &[Leaving]) -> anyhow::Result<()> {
-        // A budget counts a Pod once it is out of service: until then, no other one of the namespace
-        // is requested.
+        // A budget counts a Pod once it is out of service: until then, no other one of the
+        // namespace is requested.
         let uncounted = waiting.iter().filter(|leaving| is_uncounted(&leaving.pod));
         let uncounted = uncounted.filter_map(|leaving| leaving.pod.namespace());
         let mut occupied: BTreeSet<String> =
@@ -240,7 +241,8 @@ fn is_gone(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(pod_change::Error::Deleting(_)))
 }
 
-/// Namespaces in which evictions wait for the lifecycle: those with the label, if the webhook exists.
+/// Namespaces in which evictions wait for the lifecycle: those with the label, if the webhook
+/// exists.
 async fn graceful_namespaces(session: &Session) -> anyhow::Result<BTreeSet<String>> {
     let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(session.client.clone());
     let webhooks = webhooks.get_opt(WEBHOOKS).await.context("cannot read the webhooks")?;

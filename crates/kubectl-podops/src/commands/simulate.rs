@@ -132,8 +132,8 @@ async fn read_namespace(session: &Session, namespace: &str) -> kube::Result<Name
     })
 }
 
-/// The flag `--default-max-unavailable` of the installed operator; `None` if it is not set, or if the
-/// user may not read the Deployment.
+/// The flag `--default-max-unavailable` of the installed operator; `None` if it is not set, or if
+/// the user may not read the Deployment.
 async fn default_max_unavailable(session: &Session) -> Option<IntOrString> {
     let deployments: Api<Deployment> =
         Api::namespaced(session.client.clone(), &session.operator_namespace);

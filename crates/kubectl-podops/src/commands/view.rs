@@ -46,8 +46,8 @@ pub(crate) async fn watch_top(session: &Session) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Draws whenever an object of the namespace has changed, until there is nothing to draw any more, or the
-/// reader of the output has ended.
+/// Draws whenever an object of the namespace has changed, until there is nothing to draw any more,
+/// or the reader of the output has ended.
 async fn follow(
     session: &Session,
     draw: impl Fn(&Facts, usize) -> Option<Vec<String>>,

@@ -10,8 +10,8 @@ use podops_api::{
 use super::{Cause, Facts, set};
 use crate::pods::{label, labels};
 
-/// Explains each PodDecoration whose updated revision the Pod does not have. Only Pods of CollaSets are
-/// decorated.
+/// Explains each PodDecoration whose updated revision the Pod does not have. Only Pods of CollaSets
+/// are decorated.
 pub(super) fn explain(facts: &Facts, pod: &Pod) -> Vec<Cause> {
     if set::owner(facts, pod).is_none() {
         return Vec::new();

@@ -104,8 +104,8 @@ pub(super) fn check_together(inventory: &Inventory, direction: Direction, findin
     }
 }
 
-/// Claims without instance ID: Podops creates no Pod that might have to mount one of them, but it does
-/// not watch those without control label either.
+/// Claims without instance ID: Podops creates no Pod that might have to mount one of them, but it
+/// does not watch those without control label either.
 fn check_claims(inventory: &Inventory, findings: &mut Findings) {
     let is_owned = |claim: &&Value| {
         items(&claim["metadata"]["ownerReferences"]).any(|owner| owner["kind"] == "CollaSet")

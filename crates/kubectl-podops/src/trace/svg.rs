@@ -1,4 +1,5 @@
-//! A trace as a drawing: one row for each entry, with a point at its time in the column of its lane.
+//! A trace as a drawing: one row for each entry, with a point at its time in the column of its
+//! lane.
 
 use std::fmt::Write as _;
 

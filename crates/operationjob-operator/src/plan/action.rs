@@ -36,8 +36,8 @@ pub enum PodChange {
     },
     /// Deletes the Pod.
     Delete,
-    /// Takes over a replacement that a job of Kuperator requested: removes the finalizer that it set
-    /// with the request, and records this job as the requester, so that it can cancel it.
+    /// Takes over a replacement that a job of Kuperator requested: removes the finalizer that it
+    /// set with the request, and records this job as the requester, so that it can cancel it.
     TakeOverRequest,
 }
 

@@ -9,7 +9,8 @@ impl Planner<'_> {
     /// Plans the cancellation of a target's operation; returns false if nothing is left to cancel.
     ///
     /// An operation that the Pod is out of service for is finished, because it can no longer be
-    /// cancelled. A Pod that is being deleted, or whose deletion its CollaSet has requested, is left.
+    /// cancelled. A Pod that is being deleted, or whose deletion its CollaSet has requested, is
+    /// left.
     pub(super) fn release(&mut self, state: &TargetState<'_>) -> bool {
         let Some(pod) = state.own_pod() else { return false };
         if pod.finalizers.iter().any(|f| f == well_known::REPLACE_PROTECTED) {

@@ -34,8 +34,8 @@ impl<'a> Planner<'a> {
         if let Some(pod) = state.pod
             && !state.has(facts::METHOD)
         {
-            // A job of Kuperator's, which replaces Pods only. The Pod is recorded before its finalizer
-            // is removed, because without it a Pod that is gone leads to no new one.
+            // A job of Kuperator's, which replaces Pods only. The Pod is recorded before its
+            // finalizer is removed, because without it a Pod that is gone leads to no new one.
             record_pod(state, pod, Method::Replace);
             return;
         }
@@ -166,8 +166,8 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// IDs of the containers that this job has restarted, by name, from before the restart; `None` if it
-/// has not restarted any.
+/// IDs of the containers that this job has restarted, by name, from before the restart; `None` if
+/// it has not restarted any.
 fn restarted_containers(pod: &PodView, observed: &Observed) -> Option<BTreeMap<String, String>> {
     let restart: Restart = serde_json::from_str(pod.annotation(well_known::RESTARTED)?).ok()?;
     (restart.job == *observed.uid).then_some(restart.containers)

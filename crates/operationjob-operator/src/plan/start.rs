@@ -147,8 +147,8 @@ fn recreate(pod: &PodView) -> Result<Method, Refusal> {
     Err(Refusal { reason: "RecreateNotSupported", message })
 }
 
-/// Restarts in place if another reference to the image of each container is known; recreates the Pod
-/// otherwise.
+/// Restarts in place if another reference to the image of each container is known; recreates the
+/// Pod otherwise.
 fn restart(pod: &PodView, containers: &[&ContainerView]) -> Result<Method, Refusal> {
     let in_place = containers.iter().all(|c| other_reference(&c.image, &c.image_id).is_some());
     if in_place { Ok(Method::RestartInPlace) } else { recreate(pod) }

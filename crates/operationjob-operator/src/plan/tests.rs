@@ -24,7 +24,8 @@ fn now() -> Timestamp {
 }
 
 /// A Pod of a CollaSet: `<name>`, followed by `available`, `permitted`, `operating`, `deleting`,
-/// `to-replace`, `to-delete`, `protected`, `of=<origin>`, `replaced=<origin>`, `uid=<uid>`, `id=<instance ID>`.
+/// `to-replace`, `to-delete`, `protected`, `of=<origin>`, `replaced=<origin>`, `uid=<uid>`,
+/// `id=<instance ID>`.
 fn pod(text: &str) -> PodView {
     let mut words = text.split(' ');
     let name = words.next().unwrap();

@@ -44,7 +44,8 @@ impl Lifecycle {
         Ok(Self { settled: BTreeMap::new(), services: known })
     }
 
-    /// Reconciles each Pod that needs it. Returns the time after which one needs it without an event.
+    /// Reconciles each Pod that needs it. Returns the time after which one needs it without an
+    /// event.
     ///
     /// # Errors
     ///

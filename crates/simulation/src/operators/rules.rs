@@ -55,7 +55,8 @@ impl Rules {
         Ok(Self { node_labels, annotated_pods: BTreeMap::new() })
     }
 
-    /// Observes, decides and writes. Returns the time after which to reconcile again without an event.
+    /// Observes, decides and writes. Returns the time after which to reconcile again without an
+    /// event.
     ///
     /// # Errors
     ///

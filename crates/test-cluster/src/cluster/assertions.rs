@@ -29,8 +29,8 @@ impl TestCluster {
         self.assert_none_forbidden(audit::Request::is_operator_request)
     }
 
-    /// As [`assert_no_forbidden_requests`](Self::assert_no_forbidden_requests), of the requests that operators
-    /// make as themselves: Instances may name ServiceAccounts without rights.
+    /// As [`assert_no_forbidden_requests`](Self::assert_no_forbidden_requests), of the requests
+    /// that operators make as themselves: Instances may name ServiceAccounts without rights.
     ///
     /// # Errors
     ///

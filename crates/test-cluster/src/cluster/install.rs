@@ -17,7 +17,8 @@ use super::{INSTANCE_OPERATOR, TIMEOUT, TestCluster, eventually, operators::WITH
 use crate::control_plane::free_ports;
 
 impl TestCluster {
-    /// Installs the CRDs and the operators with graceful deletion into an empty cluster, and starts them.
+    /// Installs the CRDs and the operators with graceful deletion into an empty cluster, and starts
+    /// them.
     ///
     /// # Errors
     ///
@@ -146,8 +147,8 @@ impl TestCluster {
         self.wait_for_leader(INSTANCE_OPERATOR).await
     }
 
-    /// Adds the component `package-admin` to the overlay of packages: Instances without a ServiceAccount may
-    /// write everything.
+    /// Adds the component `package-admin` to the overlay of packages: Instances without a
+    /// ServiceAccount may write everything.
     ///
     /// # Errors
     ///
@@ -179,8 +180,8 @@ impl TestCluster {
         self.apply_kustomization(own.path()).await
     }
 
-    /// Creates a ServiceAccount of the default namespace, which may read and write these resources there,
-    /// and a Role of its name.
+    /// Creates a ServiceAccount of the default namespace, which may read and write these resources
+    /// there, and a Role of its name.
     ///
     /// # Errors
     ///

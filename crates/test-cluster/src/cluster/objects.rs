@@ -182,12 +182,13 @@ impl TestCluster {
         Ok(())
     }
 
-    /// Deletes a Pod of a CollaSet with graceful deletion, which rejects the request and continues later, and waits
-    /// until the CollaSet has this number of Pods without it.
+    /// Deletes a Pod of a CollaSet with graceful deletion, which rejects the request and continues
+    /// later, and waits until the CollaSet has this number of Pods without it.
     ///
     /// # Errors
     ///
-    /// If the request is not rejected by the lifecycle, or the Pod is not replaced `within` this time.
+    /// If the request is not rejected by the lifecycle, or the Pod is not replaced `within` this
+    /// time.
     pub async fn recreate_gracefully(
         &self,
         set: &str,

@@ -22,8 +22,8 @@ use crate::{
 /// Operators with admission webhooks.
 pub(super) const WITH_WEBHOOKS: [&str; 2] = ["lifecycle-operator", "transition-rule-operator"];
 
-/// Leader election of operators with a standby, which waits for a Lease to expire. Under load, a Lease
-/// with so short timeouts is lost: requests of the leader are cancelled, and it restarts.
+/// Leader election of operators with a standby, which waits for a Lease to expire. Under load, a
+/// Lease with so short timeouts is lost: requests of the leader are cancelled, and it restarts.
 const WITH_STANDBY: &[&str] = &[
     "--leader-elect-lease-duration=4s",
     "--leader-elect-renew-deadline=3s",
@@ -46,14 +46,14 @@ impl TestCluster {
         self.wait_for_leaders().await
     }
 
-    /// Sets a memory limit, in MiB, that differs from the one in the operator's shipped Deployment, as
-    /// for a cluster of more objects than that one is for.
+    /// Sets a memory limit, in MiB, that differs from the one in the operator's shipped Deployment,
+    /// as for a cluster of more objects than that one is for.
     pub fn set_memory_limit(&mut self, operator: &'static str, mebibytes: f64) {
         self.operators.limits.insert(operator, mebibytes);
     }
 
-    /// Uses short leader election timeouts, from the operators' next start on, so that a standby soon
-    /// takes over.
+    /// Uses short leader election timeouts, from the operators' next start on, so that a standby
+    /// soon takes over.
     pub fn expect_standbys(&mut self) {
         self.leader_election = WITH_STANDBY;
     }
@@ -74,14 +74,14 @@ impl TestCluster {
         self.settings.entry(operator).or_default().env.extend(env);
     }
 
-    /// Lets webhook rules call only the addresses that the shipped flags permit, from the next start of
-    /// transition-rule-operator on; otherwise also those of the tests' services.
+    /// Lets webhook rules call only the addresses that the shipped flags permit, from the next
+    /// start of transition-rule-operator on; otherwise also those of the tests' services.
     pub fn restrict_webhooks(&mut self) {
         self.are_webhooks_restricted = true;
     }
 
-    /// Makes admission webhooks require the API server's client certificate, from the operators' next start
-    /// on.
+    /// Makes admission webhooks require the API server's client certificate, from the operators'
+    /// next start on.
     pub fn require_client_certificates(&mut self) {
         let ca = self.plane.dir.path().join("ca.crt").display().to_string();
         for operator in WITH_WEBHOOKS {

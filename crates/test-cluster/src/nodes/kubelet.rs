@@ -1,4 +1,5 @@
-//! The server of the fake nodes' kubelets: runs commands in containers, for `kubectl exec` and its like.
+//! The server of the fake nodes' kubelets: runs commands in containers, for `kubectl exec` and its
+//! like.
 //!
 //! `cat` is the only command, and each file's content is made up. The file's name selects the
 //! content and faults: `env` has a variable, `binary` every byte, `empty` none, `missing` does not
@@ -76,7 +77,8 @@ struct Output {
 }
 
 impl Kubelets {
-    /// Binds a port for the kubelets, with a certificate of its own: the API server does not verify it.
+    /// Binds a port for the kubelets, with a certificate of its own: the API server does not verify
+    /// it.
     pub(super) async fn bind() -> anyhow::Result<Self> {
         let certified = generate_simple_self_signed(["kubelet".to_owned()])?;
         let key = PrivateKeyDer::try_from(certified.signing_key.serialize_der());

@@ -37,7 +37,8 @@ pub(super) async fn hold_connections(address: SocketAddr) -> Vec<TcpStream> {
     held
 }
 
-/// Holds connections until it is dropped; every second, it opens others in place of those that are closed.
+/// Holds connections until it is dropped; every second, it opens others in place of those that are
+/// closed.
 pub(super) async fn flood(address: SocketAddr, connections: usize) {
     let mut held: Vec<TcpStream> = Vec::new();
     let mut second = interval(Duration::from_secs(1));

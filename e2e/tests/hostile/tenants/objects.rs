@@ -92,7 +92,8 @@ async fn create_deep_set(tenant: &Tenant<'_>, spec: &Value) {
     tenant.create(&deep).await.unwrap();
 }
 
-/// Creates Pods with as many labels as fit into an object of etcd, together with their managed fields.
+/// Creates Pods with as many labels as fit into an object of etcd, together with their managed
+/// fields.
 pub(super) async fn create_pods_with_many_labels(tenant: &Tenant<'_>) {
     // Keys of the maximum length, because each label costs the policies of the API server time.
     let prefix = [63, 63, 63, 61].map(|length| "a".repeat(length)).join(".");

@@ -16,8 +16,8 @@ use tokio::{net::TcpListener, time::timeout};
 /// Backend of a HAProxy that the flags permit to the tenant.
 pub(super) const OWN_BACKEND: &str = "own";
 
-/// A Service of the tenant does not change another backend of a HAProxy than the one that the flags permit to
-/// its namespace.
+/// A Service of the tenant does not change another backend of a HAProxy than the one that the flags
+/// permit to its namespace.
 pub(super) async fn a_backend_of_others_is_not_used(
     cluster: &TestCluster,
     tenant: &Tenant<'_>,
@@ -76,8 +76,8 @@ pub(super) async fn approvals_are_reserved_to_the_operators(
     assert!(error.to_string().contains("only the operators may write the label"), "{error}");
 }
 
-/// While a webhook does not answer, the API server's error contains its URL, which a client without the
-/// certificate of the API server cannot use.
+/// While a webhook does not answer, the API server's error contains its URL, which a client without
+/// the certificate of the API server cannot use.
 pub(super) async fn a_leaked_url_permits_nothing(cluster: &TestCluster, tenant: &Tenant<'_>) {
     let pid = cluster.operator("lifecycle-operator").unwrap().pid();
     signal(pid, Signal::STOP).unwrap();

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 /// Number of Pods with 250 KiB each.
 const LARGE_PODS: usize = 60;
 
-/// Creates Pods, one with a large annotation and one with many, and starts an operation on each once
-/// the rules apply to it.
+/// Creates Pods, one with a large annotation and one with many, and starts an operation on each
+/// once the rules apply to it.
 pub(super) async fn create_waiting_pods(tenant: &Tenant<'_>) {
     let many: serde_json::Map<_, _> = (0..1400).map(|n| (format!("n{n}"), json!(""))).collect();
     let pods = [
@@ -63,8 +63,9 @@ const COSTLY_RULES: usize = 3;
 /// Number of PodTransitionRules whose expressions, 32 each, are all different.
 const DISTINCT_RULES: usize = 10;
 
-/// Creates rules whose expressions cost almost as much as is permitted, and deny in the end, and Pods for
-/// which they are evaluated again and again. Other rules have hundreds of different expressions.
+/// Creates rules whose expressions cost almost as much as is permitted, and deny in the end, and
+/// Pods for which they are evaluated again and again. Other rules have hundreds of different
+/// expressions.
 pub(super) async fn create_costly_rules(tenant: &Tenant<'_>) {
     let each = "pod.metadata.labels.all(x, pod.metadata.labels.all(y, x != y || true))";
     let expressions = (0..32).map(|n| if n < 31 { each.to_owned() } else { format!("!{each}") });
@@ -103,7 +104,8 @@ pub(super) async fn create_costly_rules(tenant: &Tenant<'_>) {
     tenant.start_operations("costly", COSTLY_PODS).await.unwrap();
 }
 
-/// Creates rules that are too expensive, and webhook rules whose service, at `silent`, never answers.
+/// Creates rules that are too expensive, and webhook rules whose service, at `silent`, never
+/// answers.
 pub(super) async fn create_rules(tenant: &Tenant<'_>, silent: SocketAddr) {
     let sum = ["pod.metadata.annotations.x"; 55].join(" + ");
     let ones = ["1"; 64].join(",");
@@ -136,7 +138,8 @@ pub(super) async fn create_rules(tenant: &Tenant<'_>, silent: SocketAddr) {
 /// Number of PodTransitionRules whose requests have almost their maximum size: together, 240 MiB.
 const QUEUED_RULES: usize = 10;
 
-/// The maximum number of webhook rules, each with so many parameters, which have all annotations of a Pod.
+/// The maximum number of webhook rules, each with so many parameters, which have all annotations of
+/// a Pod.
 fn webhooks(service: SocketAddr, parameters: usize) -> Value {
     let parameters = (0..parameters).map(|n| {
         let field = json!({ "fieldRef": { "fieldPath": "metadata.annotations" } });

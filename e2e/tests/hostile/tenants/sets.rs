@@ -42,8 +42,8 @@ pub(super) async fn create_flickering_set(tenant: &Tenant<'_>) {
     wait_until_settled(tenant).await;
 }
 
-/// Takes the Pods out of the watches of the operators and puts them back, again and again, while their
-/// CollaSet is updated.
+/// Takes the Pods out of the watches of the operators and puts them back, again and again, while
+/// their CollaSet is updated.
 pub(super) async fn flicker(pods: Api<Pod>, sets: Api<CollaSet>) {
     let params = PatchParams::default();
     for n in 0_u64.. {

@@ -46,8 +46,8 @@ const NO_DEFINITIONS: &str = "the cluster has no CollaSets; install";
 const NO_POD: &str = "pod/web-1 does not exist";
 const NO_NODE: &str = "node/n does not exist";
 
-/// Asserts that each command fails with one line that contains the expected text once, or succeeds if that is
-/// [`SUCCESS`].
+/// Asserts that each command fails with one line that contains the expected text once, or succeeds
+/// if that is [`SUCCESS`].
 fn assert_outcomes<'a>(kubeconfig: &Path, commands: impl Iterator<Item = (&'a str, &'a str)>) {
     let mut wrong = Vec::new();
     for (command, expected) in commands {

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 const OBJECTS: &str = "operatorversions.kudo.dev,deployments,statefulsets,jobs,pods,configmaps,secrets,\
                        persistentvolumeclaims";
 
-/// A control plane with instance-operator, and a ServiceAccount `writer` that may write the objects of
-/// the packages of these tests.
+/// A control plane with instance-operator, and a ServiceAccount `writer` that may write the objects
+/// of the packages of these tests.
 pub(crate) struct Cluster {
     pub(crate) cluster: TestCluster,
 }
@@ -102,7 +102,8 @@ impl Cluster {
             .await;
     }
 
-    /// Reads an object. The tests poll with this, and a process for each would keep the machine busy.
+    /// Reads an object. The tests poll with this, and a process for each would keep the machine
+    /// busy.
     pub(crate) async fn get(&self, kind: &str, name: &str) -> anyhow::Result<Value> {
         let request = http::Request::get(format!("{}/{name}", path(kind))).body(Vec::new())?;
         let mut object: Value = self.cluster.plane.admin.request(request).await?;
@@ -164,8 +165,8 @@ impl Cluster {
         self.kubectl(&patch).await;
     }
 
-    /// Requests of the operator since an offset in the audit log, except those of its Lease, by verb and
-    /// resource, in their order.
+    /// Requests of the operator since an offset in the audit log, except those of its Lease, by
+    /// verb and resource, in their order.
     pub(crate) fn requests(&self, since: u64) -> Vec<String> {
         let (requests, _) = self.cluster.requests(since).unwrap();
         let of_operator = requests.iter().filter(|r| r.operator() == Some(INSTANCE_OPERATOR));
@@ -185,8 +186,8 @@ impl Cluster {
         }
     }
 
-    /// Time of the first request of this verb, resource and name since an offset in the audit log, which
-    /// is written in batches.
+    /// Time of the first request of this verb, resource and name since an offset in the audit log,
+    /// which is written in batches.
     pub(crate) async fn request_at(&self, since: u64, expected: [&str; 3]) -> Timestamp {
         let is_expected = |r: &&Request| [r.verb.as_str(), r.resource(), r.name()] == expected;
         let found = || {

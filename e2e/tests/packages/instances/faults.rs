@@ -1,5 +1,5 @@
-//! Faults of the cluster: requests that fail until their cause ends, a namespace that is being deleted, and
-//! an API server that is killed, suspended or slow.
+//! Faults of the cluster: requests that fail until their cause ends, a namespace that is being
+//! deleted, and an API server that is killed, suspended or slow.
 
 use podops_test_cluster::{
     cluster::eventually,
@@ -16,16 +16,18 @@ use super::{
 
 /// Time in which a request that fails is repeated after 1, 2 and 4 s.
 const OBSERVED: Duration = Duration::from_secs(10);
-/// Requests that an Instance may make meanwhile: for each attempt one read, one write and one status.
+/// Requests that an Instance may make meanwhile: for each attempt one read, one write and one
+/// status.
 const REQUESTS_MAX: usize = 12;
 /// Number of objects whose creation takes a second each: more than an attempt has time for.
 const SLOW_WRITES: usize = 30;
-/// Time limit of a run that the API server interrupts: a leader that lost its Lease is restarted first.
+/// Time limit of a run that the API server interrupts: a leader that lost its Lease is restarted
+/// first.
 const OUTAGE_TIMEOUT: Duration = Duration::from_secs(90);
 
 impl Cluster {
-    /// Creates an Instance that writes with the operator's rights, of an OperatorVersion of its name whose
-    /// only step applies a template.
+    /// Creates an Instance that writes with the operator's rights, of an OperatorVersion of its
+    /// name whose only step applies a template.
     async fn one_step(&self, name: &str, template: &str) {
         self.version(
             name,
@@ -70,8 +72,8 @@ impl Cluster {
         conditions.into_iter().find(|known| known["type"] == "Degraded").unwrap_or_default()
     }
 
-    /// Asserts that the only step of an Instance fails with this message, and that the condition Degraded
-    /// reports it since one time, while few requests are made.
+    /// Asserts that the only step of an Instance fails with this message, and that the condition
+    /// Degraded reports it since one time, while few requests are made.
     async fn assert_fails(&self, instance: &str, message: &str) {
         self.wait_for_step(instance, "deploy", "ERROR", message).await;
         let (since, first) = (self.log_end(), self.degraded(instance).await);
@@ -236,7 +238,8 @@ pub(crate) async fn a_waiting_run_survives_a_replaced_manifest(cluster: &Cluster
     cluster.cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// A cleanup that creates objects fails in a namespace that is being deleted, and would hold it forever.
+/// A cleanup that creates objects fails in a namespace that is being deleted, and would hold it
+/// forever.
 pub(crate) async fn a_failing_cleanup_does_not_hold_a_deleted_namespace(cluster: &Cluster) {
     cluster.cluster.create_namespace("doomed").await.unwrap();
     let mut version = toy();

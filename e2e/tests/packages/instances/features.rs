@@ -212,7 +212,8 @@ pub(crate) async fn a_job_is_replaced_once_it_has_ended(cluster: &Cluster) {
     cluster.cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// K20. Each user who may read an Instance sees its parameters, so a child refers to Secrets as its parent does.
+/// K20. Each user who may read an Instance sees its parameters, so a child refers to Secrets as its
+/// parent does.
 pub(crate) async fn parameters_that_left_the_file_leave_the_child(cluster: &Cluster) {
     let resources = "configmaps,secrets,instances.kudo.dev";
     cluster.cluster.create_writer("parents", resources).await.unwrap();

@@ -14,8 +14,8 @@ pub(crate) fn add(suite: Suite) -> Suite {
     suite.scenario(Lane::Waiting, killed_operators_lose_and_repeat_nothing)
 }
 
-/// Each run ends, each Secret of a Pipe task is made once in its run, and no complete step is entered
-/// again. `cargo xtask bench --packages` does the same with 200 kills.
+/// Each run ends, each Secret of a Pipe task is made once in its run, and no complete step is
+/// entered again. `cargo xtask bench --packages` does the same with 200 kills.
 async fn killed_operators_lose_and_repeat_nothing() {
     let mut cluster = Cluster::start_for_standby().await;
     let killed = package_kills::run(&mut cluster.cluster, KILLS).await.unwrap();

@@ -28,8 +28,8 @@ fn deployment() -> String {
 }
 
 impl Cluster {
-    /// Replaces an object by the one that KUDO would have made of it, with further fields that an earlier
-    /// version of the package had.
+    /// Replaces an object by the one that KUDO would have made of it, with further fields that an
+    /// earlier version of the package had.
     async fn make_as_kudo(&self, kind: &str, earlier: &Value) {
         let mut object = self.get(kind, "toy").await.unwrap();
         self.kubectl(&["delete", kind, "toy", "--cascade=foreground"]).await;
@@ -58,8 +58,8 @@ fn merge(object: &mut Value, more: &Value) {
     }
 }
 
-/// Fields that KUDO had applied and that left the templates are removed, as is its annotation; the Pod
-/// template does not change, so that no Pod is restarted.
+/// Fields that KUDO had applied and that left the templates are removed, as is its annotation; the
+/// Pod template does not change, so that no Pod is restarted.
 pub(crate) async fn what_kudo_applied_is_taken_over(cluster: &Cluster) {
     let mut toy = toy();
     toy["tasks"] = json!([apply("config"), apply("workload")]);

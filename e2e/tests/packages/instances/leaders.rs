@@ -19,8 +19,8 @@ pub(crate) fn add(suite: Suite) -> Suite {
     suite.scenario(Lane::Waiting, a_paused_leader_undoes_nothing_of_its_successor)
 }
 
-/// The leader is suspended at another point of its run in each round, until its successor has completed a
-/// run with other parameters; then it continues.
+/// The leader is suspended at another point of its run in each round, until its successor has
+/// completed a run with other parameters; then it continues.
 async fn a_paused_leader_undoes_nothing_of_its_successor() {
     let mut cluster = Cluster::start_for_standby().await;
     cluster.cluster.start_standby(INSTANCE_OPERATOR).await.unwrap();

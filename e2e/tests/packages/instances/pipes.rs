@@ -29,8 +29,8 @@ data:
   vars: {{ .Pipes.VARS }}
 ";
 
-/// A package whose `deploy` makes Secrets and ConfigMaps of files, and applies a ConfigMap with their
-/// names.
+/// A package whose `deploy` makes Secrets and ConfigMaps of files, and applies a ConfigMap with
+/// their names.
 fn package(files: &Value) -> Value {
     json!({
         "templates": { "pod": POD, "names": NAMES },
@@ -51,8 +51,8 @@ fn decoded(object: &Value, pointer: &str) -> String {
     String::from_utf8(STANDARD.decode(text).unwrap()).unwrap()
 }
 
-/// Files become objects although a connection breaks, their Pod is removed, and an operator that restarts
-/// makes none of them again.
+/// Files become objects although a connection breaks, their Pod is removed, and an operator that
+/// restarts makes none of them again.
 pub(crate) async fn files_become_secrets_and_config_maps(cluster: &Cluster) {
     let files = json!([
         file("/data/key", "Secret", "KEY"),
@@ -107,8 +107,8 @@ pub(crate) async fn files_become_secrets_and_config_maps(cluster: &Cluster) {
     assert_eq!(after["metadata"]["resourceVersion"], again["metadata"]["resourceVersion"]);
 }
 
-/// Files that can never be read fail the plan, with their path and the cause. A command that hangs is an error
-/// of the step after its time limit.
+/// Files that can never be read fail the plan, with their path and the cause. A command that hangs
+/// is an error of the step after its time limit.
 pub(crate) async fn files_that_cannot_be_read_fail_the_plan(cluster: &Cluster) {
     let files = json!([file("/data/hangs", "Secret", "KEY"), file("/data/vars", "Secret", "VARS")]);
     cluster.version("hangs", package(&files)).await;
