@@ -1,7 +1,7 @@
 //! Metrics that only instance-operator exports, as a table, and their values for a status.
 //! `shell::metrics` registers them.
 
-use podops_api::kudo::{ExecutionStatus, InstanceStatus, PlanRun};
+use podops_api::kudo::{ExecutionStatus, InstanceStatus};
 use podops_client::metric::{LONG_DURATIONS, Metric};
 
 use crate::run;
@@ -43,11 +43,10 @@ pub struct EndedRun {
 /// Returns the runs that `status` reports as ended and `reported` does not.
 #[must_use]
 pub fn ended_runs(reported: &InstanceStatus, status: &InstanceStatus) -> Vec<EndedRun> {
-    let is_known = |run: &PlanRun| {
+    let ended = status.history.iter().filter(|run| {
         let mut known = reported.history.iter();
-        known.any(|known| (&known.uid, &known.finished) == (&run.uid, &run.finished))
-    };
-    let ended = status.history.iter().filter(|run| !is_known(run));
+        !known.any(|known| (&known.uid, &known.finished) == (&run.uid, &run.finished))
+    });
     let ended = ended.map(|run| {
         let times = run.started.as_ref().zip(run.finished.as_ref());
         let seconds = times.map(|(start, end)| end.0.duration_since(start.0).as_secs_f64());

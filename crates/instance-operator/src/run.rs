@@ -162,26 +162,12 @@ pub fn begin(
     let Some(entry) = status.plan_status.get_mut(plan) else { return };
     let is_replaced = entry.status.is_running();
     let phases = std::mem::take(&mut entry.phases);
-    let begun = |phase: PhaseStatus| PhaseStatus {
-        status: ExecutionStatus::Pending,
-        message: String::new(),
-        steps: phase
-            .steps
-            .into_iter()
-            .map(|step| StepStatus {
-                name: step.name,
-                status: ExecutionStatus::Pending,
-                ..StepStatus::default()
-            })
-            .collect(),
-        name: phase.name,
-    };
     *entry = PlanStatus {
         name: plan.to_owned(),
         status: ExecutionStatus::Pending,
         message: String::new(),
         last_updated_timestamp: Some(Time(now)),
-        phases: phases.into_iter().map(begun).collect(),
+        phases: phases.into_iter().map(pending_phase).collect(),
         uid,
         reason: reason.to_owned(),
         started: Some(Time(now)),
@@ -189,6 +175,20 @@ pub fn begin(
     };
     if is_replaced {
         forget_contents(status);
+    }
+}
+
+fn pending_phase(phase: PhaseStatus) -> PhaseStatus {
+    let steps = phase.steps.into_iter().map(|step| StepStatus {
+        name: step.name,
+        status: ExecutionStatus::Pending,
+        ..StepStatus::default()
+    });
+    PhaseStatus {
+        status: ExecutionStatus::Pending,
+        message: String::new(),
+        steps: steps.collect(),
+        name: phase.name,
     }
 }
 

@@ -53,8 +53,7 @@ pub fn set_values(observed: &Observed) -> SetValues {
 /// default; `None` without either.
 #[must_use]
 pub fn digest_in_force(parameter: &Parameter, set: Option<&String>) -> Option<String> {
-    let default = || parameter.default.as_deref().map(digest);
-    set.cloned().or_else(default)
+    set.cloned().or_else(|| parameter.default.as_deref().map(digest))
 }
 
 /// Returns why values of `parametersFrom` are unknown; empty if all are known.

@@ -30,8 +30,10 @@ pub struct Cli {
 #[allow(clippy::unnecessary_wraps, reason = "the form of parsers of values")]
 #[allow(clippy::disallowed_methods, reason = "variables in a path are of the environment")]
 fn expanded(path: &str) -> Result<PathBuf, Infallible> {
-    let variable = |name: &str| Some(env::var(name).unwrap_or_default());
-    Ok(PathBuf::from(&*shellexpand::env_with_context_no_errors(path, variable)))
+    let expanded = shellexpand::env_with_context_no_errors(path, |name| {
+        Some(env::var(name).unwrap_or_default())
+    });
+    Ok(PathBuf::from(&*expanded))
 }
 
 /// Which cluster, namespace and home folder.

@@ -80,10 +80,10 @@ impl Cluster {
         let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         let mut faults = Vec::new();
         for name in DEFINITIONS {
-            let found = definitions.get_opt(name).await;
-            let failed =
-                || format!("cannot read the CRDs of KUDO from the cluster {}", self.server);
-            match found.with_context(failed)? {
+            let found = definitions.get_opt(name).await.with_context(|| {
+                format!("cannot read the CRDs of KUDO from the cluster {}", self.server)
+            });
+            match found? {
                 None => faults.push(format!("{name} is missing")),
                 Some(found) if !is_established(&found) => {
                     faults.push(format!("{name} is not established"));

@@ -85,8 +85,9 @@ impl Given {
 fn move_to(spec: &mut InstanceSpec, version: &OperatorVersion) -> Vec<String> {
     spec.operator_version.name = Some(version.name_any());
     spec.operator_version.namespace = None;
-    let is_known = |name: &String| version.spec.parameters.iter().any(|known| known.name == *name);
-    let unknown = spec.parameters.keys().filter(|name| !is_known(name));
+    let known = &version.spec.parameters;
+    let names = spec.parameters.keys();
+    let unknown = names.filter(|name| !known.iter().any(|known| known.name == **name));
     let removed: Vec<String> = unknown.cloned().collect();
     spec.parameters.retain(|name, _| !removed.contains(name));
     removed

@@ -79,9 +79,8 @@ impl Finder {
             }
             return Ok(COMMUNITY.to_owned());
         }
-        let failed = || format!("could not load repositories file ({})", path.display());
-        let list = RepositoryList::read(&fs::read_to_string(&path).with_context(failed)?);
-        let list = list.with_context(failed)?;
+        let list = repositories(&path)
+            .with_context(|| format!("could not load repositories file ({})", path.display()))?;
         Ok(list.url(wanted)?.to_owned())
     }
 
@@ -89,12 +88,18 @@ impl Finder {
         if let Some(known) = self.indexes.borrow().get(url) {
             return Ok(known.clone());
         }
-        let place = format!("{}/{INDEX}", url.trim_end_matches('/'));
-        let invalid = || format!("{url} is not a valid operator repository or cannot be reached");
-        let text = String::from_utf8(download(&place, self.timeout).with_context(invalid)?);
-        let index = Arc::new(Index::read(&text.with_context(invalid)?).with_context(invalid)?);
+        let index = self.downloaded_index(url).with_context(|| {
+            format!("{url} is not a valid operator repository or cannot be reached")
+        });
+        let index = Arc::new(index?);
         self.indexes.borrow_mut().insert(url.to_owned(), index.clone());
         Ok(index)
+    }
+
+    fn downloaded_index(&self, url: &str) -> anyhow::Result<Index> {
+        let place = format!("{}/{INDEX}", url.trim_end_matches('/'));
+        let text = String::from_utf8(download(&place, self.timeout)?)?;
+        Ok(Index::read(&text)?)
     }
 
     fn in_repository(&self, name: &str, versions: &Versions) -> anyhow::Result<Located> {
@@ -127,6 +132,10 @@ impl Packages for Finder {
     }
 }
 
+fn repositories(path: &Path) -> anyhow::Result<RepositoryList> {
+    Ok(RepositoryList::read(&fs::read_to_string(path)?)?)
+}
+
 fn of_archive(content: &[u8]) -> anyhow::Result<Located> {
     let files = Arc::new(archive::read(content)?);
     Ok(Located { files, folder: String::new(), base: None })
@@ -138,10 +147,10 @@ fn of_archive(content: &[u8]) -> anyhow::Result<Located> {
 ///
 /// If the folder or archive cannot be read.
 pub(crate) fn at_path(path: &Path) -> anyhow::Result<Located> {
-    let named = || path.display().to_string();
-    let metadata = fs::metadata(path).with_context(named)?;
+    let metadata = fs::metadata(path).with_context(|| path.display().to_string())?;
     if !metadata.is_dir() {
-        return of_archive(&read(path, SIZE_MAX)?).with_context(named);
+        let content = read(path, SIZE_MAX)?;
+        return of_archive(&content).with_context(|| path.display().to_string());
     }
     let files = Arc::new(of_folder(path)?);
     Ok(Located { files, folder: String::new(), base: Some(path.to_owned()) })

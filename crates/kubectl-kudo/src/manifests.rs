@@ -86,21 +86,29 @@ pub fn operator(image: &str, is_admin: bool) -> Result<Vec<Part>, Invalid> {
 /// `namespaces` are those of the manager.
 #[must_use]
 pub fn of_kudo(namespaces: &BTreeSet<String>) -> Vec<ObjectId> {
-    let id = |api_version: &str, kind: &str, namespace: &str, name: &str| ObjectId {
+    let webhook = "kudo-manager-instance-admission-webhook-config";
+    let mut ids = vec![
+        object_id("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", "", webhook),
+        object_id(
+            "rbac.authorization.k8s.io/v1",
+            "ClusterRoleBinding",
+            "",
+            "kudo-manager-rolebinding",
+        ),
+    ];
+    for namespace in namespaces {
+        ids.push(object_id("apps/v1", "StatefulSet", namespace, "kudo-controller-manager"));
+        ids.push(object_id("v1", "Service", namespace, "kudo-controller-manager-service"));
+    }
+    ids
+}
+
+fn object_id(api_version: &str, kind: &str, namespace: &str, name: &str) -> ObjectId {
+    ObjectId {
         object_type: ObjectType { api_version: api_version.to_owned(), kind: kind.to_owned() },
         namespace: namespace.to_owned(),
         name: name.to_owned(),
-    };
-    let webhook = "kudo-manager-instance-admission-webhook-config";
-    let mut ids = vec![
-        id("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", "", webhook),
-        id("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "", "kudo-manager-rolebinding"),
-    ];
-    for namespace in namespaces {
-        ids.push(id("apps/v1", "StatefulSet", namespace, "kudo-controller-manager"));
-        ids.push(id("v1", "Service", namespace, "kudo-controller-manager-service"));
     }
-    ids
 }
 
 fn objects(texts: &[&str]) -> Result<Vec<Value>, Invalid> {

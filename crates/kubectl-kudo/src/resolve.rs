@@ -129,7 +129,6 @@ impl Resolver<'_> {
                 continue;
             }
             let spec = &mut task.spec;
-            let wanted = |version: &String| Some(version.clone()).filter(|v| !v.is_empty());
             let versions = Versions {
                 app: wanted(&spec.app_version),
                 operator: wanted(&spec.operator_version),
@@ -158,13 +157,18 @@ impl Resolver<'_> {
         if let Some(base) = &parent.base {
             return Ok(self.packages.find(&Source::Path(base.join(path)), versions)?);
         }
-        let outside = || Error::Outside {
-            package: operator.to_owned(),
-            path: Path::new(path).display().to_string(),
+        let Some(folder) = folder_in_archive(&parent.folder, path) else {
+            return Err(Error::Outside {
+                package: operator.to_owned(),
+                path: Path::new(path).display().to_string(),
+            });
         };
-        let folder = folder_in_archive(&parent.folder, path).ok_or_else(outside)?;
         Ok(Located { files: parent.files.clone(), folder, base: None })
     }
+}
+
+fn wanted(version: &str) -> Option<String> {
+    (!version.is_empty()).then(|| version.to_owned())
 }
 
 /// Returns the files of the package, by path from its root.

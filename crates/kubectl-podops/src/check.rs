@@ -97,11 +97,7 @@ const DEFINITIONS: [Definitions; 4] = [
 ];
 
 fn check_definitions(installation: &Installation, findings: &mut Findings) {
-    let is_needed = |operator: &str| {
-        let mut deployments = installation.installed("Deployment");
-        !installation.is_absent(operator) || deployments.any(|d| d.name == operator)
-    };
-    let needed = DEFINITIONS.iter().filter(|definitions| is_needed(definitions.operator));
+    let needed = DEFINITIONS.iter().filter(|definitions| definitions.is_needed(installation));
     let needed = needed.flat_map(|definitions| {
         definitions.plurals.iter().map(move |plural| (plural, definitions))
     });
@@ -127,6 +123,13 @@ fn check_definitions(installation: &Installation, findings: &mut Findings) {
         let subject = format!("CustomResourceDefinition {}", crd.name);
         let remedy = format!("kubectl describe crd {}", crd.name);
         findings.error(subject, "is not established", &remedy);
+    }
+}
+
+impl Definitions {
+    fn is_needed(&self, installation: &Installation) -> bool {
+        let mut deployments = installation.installed("Deployment");
+        !installation.is_absent(self.operator) || deployments.any(|d| d.name == self.operator)
     }
 }
 

@@ -313,16 +313,17 @@ pub struct ContainerImage {
 
 fn container_image(text: &str) -> Result<ContainerImage, InvalidArgument> {
     let parts = text.split_once('=').filter(|(name, image)| !name.is_empty() && !image.is_empty());
-    let invalid = || InvalidArgument(format!("{text} is not <container>=<image>"));
-    let (container, image) = parts.ok_or_else(invalid)?;
+    let Some((container, image)) = parts else {
+        return Err(InvalidArgument(format!("{text} is not <container>=<image>")));
+    };
     Ok(ContainerImage { container: container.to_owned(), image: image.to_owned() })
 }
 
 fn seconds(text: &str) -> Result<Duration, InvalidArgument> {
     // A deadline in more seconds may not exist.
     let number = text.strip_suffix('s').unwrap_or(text).parse::<u32>();
-    let invalid = |_| InvalidArgument(format!("{text} is no number of seconds"));
-    number.map(|number| Duration::from_secs(number.into())).map_err(invalid)
+    let number = number.map_err(|_| InvalidArgument(format!("{text} is no number of seconds")))?;
+    Ok(Duration::from_secs(number.into()))
 }
 
 /// Controllers that are to run in the cluster.

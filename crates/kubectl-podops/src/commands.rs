@@ -160,9 +160,8 @@ async fn node_explanation(session: &Session, name: &str) -> anyhow::Result<Optio
     let on_node = ListParams::default().fields(&format!("spec.nodeName={name}"));
     let pods = pods.list(&on_node).await.context("cannot list the Pods of the node")?.items;
     // Others may not be readable.
-    let is_controlled = |pod: &&Pod| podops_api::well_known::is_controlled(pod.labels());
-    let namespaces: BTreeSet<String> =
-        pods.iter().filter(is_controlled).filter_map(ResourceExt::namespace).collect();
+    let controlled = pods.iter().filter(|pod| podops_api::well_known::is_controlled(pod.labels()));
+    let namespaces: BTreeSet<String> = controlled.filter_map(ResourceExt::namespace).collect();
     let mut by_namespace = BTreeMap::new();
     for namespace in namespaces {
         let facts = facts::read(&session.client, &namespace, &session.operator_namespace).await?;
@@ -263,7 +262,6 @@ async fn show_history(session: &Session, set: &str, output: Output) -> anyhow::R
         format!("{:<10} {:<40} {images}{updated}\n", revision.number, revision.name)
     });
     let head = format!("{:<10} {:<40} IMAGES\n", "REVISION", "NAME");
-    let text = || [head].into_iter().chain(rows).collect();
-    print(&revisions, text, output)?;
+    print(&revisions, || [head].into_iter().chain(rows).collect(), output)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -133,13 +133,13 @@ pub(crate) async fn operators(client: &Client, namespace: &str) -> kube::Result<
     };
     let deployments = optional::<Deployment>(client, namespace).await?.unwrap_or_default();
     let now = clock::now();
-    let lease_of = |operator: &str| leases.iter().find(|lease| is_named(*lease, operator));
     let absent = OPERATORS.iter().filter(|operator| {
-        lease_of(operator)
+        lease_of(&leases, operator)
             .map_or_else(|| !is_available(&deployments, operator), |lease| !is_held(lease, now))
     });
     let is_any_installed = OPERATORS.iter().any(|operator| {
-        lease_of(operator).is_some() || deployments.iter().any(|known| is_named(known, operator))
+        lease_of(&leases, operator).is_some()
+            || deployments.iter().any(|known| is_named(known, operator))
     });
     let none = format!(
         "no operator is installed in namespace {namespace}; --operator-namespace names another"
@@ -148,6 +148,10 @@ pub(crate) async fn operators(client: &Client, namespace: &str) -> kube::Result<
         absent: absent.map(|operator| (*operator).to_owned()).collect(),
         unknown: (!is_any_installed).then_some(none),
     })
+}
+
+fn lease_of<'a>(leases: &'a [Lease], operator: &str) -> Option<&'a Lease> {
+    leases.iter().find(|lease| is_named(*lease, operator))
 }
 
 fn is_named(object: &impl Resource, name: &str) -> bool {

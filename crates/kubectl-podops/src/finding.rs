@@ -65,6 +65,10 @@ impl Findings {
     pub(crate) fn note(&mut self, subject: impl Into<String>, message: &str, remedy: &str) {
         self.add(Level::Note, subject, message, remedy);
     }
+
+    fn count(&self, level: Level) -> usize {
+        self.0.iter().filter(|finding| finding.level == level).count()
+    }
 }
 
 impl fmt::Display for Findings {
@@ -80,8 +84,8 @@ impl fmt::Display for Findings {
                 writeln!(f, "         {remedy}")?;
             }
         }
-        let count = |level| self.0.iter().filter(|finding| finding.level == level).count();
-        let [errors, warnings] = [Level::Error, Level::Warning].map(count);
+        let errors = self.count(Level::Error);
+        let warnings = self.count(Level::Warning);
         writeln!(f, "{errors} errors, {warnings} warnings")
     }
 }

@@ -199,8 +199,10 @@ impl Object {
     /// Creates an object.
     #[must_use]
     pub fn new(kind: &'static Kind, value: Value) -> Self {
-        let text = |field: &str| value["metadata"][field].as_str().map(str::to_owned);
-        Self { kind, namespace: text("namespace"), name: text("name").unwrap_or_default(), value }
+        let metadata = &value["metadata"];
+        let namespace = metadata["namespace"].as_str().map(str::to_owned);
+        let name = metadata["name"].as_str().unwrap_or_default().to_owned();
+        Self { kind, namespace, name, value }
     }
 
     pub(crate) fn label(&self, key: &str) -> Option<&str> {

@@ -26,8 +26,8 @@ pub async fn read(client: &Client, operator_namespace: &str) -> kube::Result<Ins
     let mut objects = Vec::new();
     for kind in kinds() {
         let api = api(client, kind, operator_namespace);
-        let is_needed = |value: &_| concerns(&Object::new(kind, Clone::clone(value)));
-        match inventory::list(&api, "", is_needed).await {
+        let list = inventory::list(&api, "", |value| concerns(&Object::new(kind, value.clone())));
+        match list.await {
             Ok(list) => objects.extend(list.into_iter().map(|value| Object::new(kind, value))),
             Err(kube::Error::Api(status)) if is_not_found(&status) => {}
             Err(error) => return Err(error),

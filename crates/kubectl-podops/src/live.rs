@@ -155,10 +155,10 @@ impl Failing {
         let long = failing
             .iter()
             .filter(|(_, (since, _))| now.saturating_duration_since(*since) > REPORT_AFTER);
-        let report = |(resource, (_, error)): (&String, &(Instant, String))| {
+        let reports = long.map(|(resource, (_, error))| {
             format!("{resource} may be out of date, because they cannot be watched: {error}")
-        };
-        long.map(report).collect()
+        });
+        reports.collect()
     }
 }
 

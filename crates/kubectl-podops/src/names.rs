@@ -43,8 +43,10 @@ impl Names for Explanation {
 /// The existing Pods that change.
 impl Names for Prediction {
     fn names(&self) -> Vec<String> {
-        let is_changed = |method| !matches!(method, Method::None | Method::ScaleOut);
-        let changed = self.pods.iter().filter(|prediction| is_changed(prediction.method));
+        let changed = self
+            .pods
+            .iter()
+            .filter(|prediction| !matches!(prediction.method, Method::None | Method::ScaleOut));
         changed.map(|prediction| pod(&prediction.pod)).collect()
     }
 }

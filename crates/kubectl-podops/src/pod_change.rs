@@ -166,18 +166,19 @@ pub fn undo(pod: &Pod, id: &str) -> Result<Value, Error> {
     if Phase::of(&known) >= Phase::Operated {
         return Err(Error::Finished { pod: pods::name(pod).to_owned(), id: id.to_owned() });
     }
-    let no_type = || Error::NoType { pod: pods::name(pod).to_owned(), id: id.to_owned() };
-    let operation_type = known.operation_type().ok_or_else(no_type)?;
+    let Some(operation_type) = known.operation_type() else {
+        return Err(Error::NoType { pod: pods::name(pod).to_owned(), id: id.to_owned() });
+    };
     Ok(changes(pod, &lifecycle::undo(id, operation_type)))
 }
 
 fn check_controlled(pod: &Pod) -> Result<(), Error> {
-    let name = || pods::name(pod).to_owned();
+    let name = pods::name(pod);
     if !pods::is_controlled(pod) {
-        return Err(Error::NotControlled(name()));
+        return Err(Error::NotControlled(name.to_owned()));
     }
     if pod.metadata.deletion_timestamp.is_some() {
-        return Err(Error::Deleting(name()));
+        return Err(Error::Deleting(name.to_owned()));
     }
     Ok(())
 }

@@ -92,9 +92,10 @@ pub fn restart(now: Timestamp) -> Value {
 pub fn set_image(set: &CollaSet, container: &str, image: &str) -> Result<Value, Error> {
     let template = serde_json::to_value(&set.spec.template).unwrap_or_default();
     let containers = template["spec"]["containers"].as_array().cloned().unwrap_or_default();
-    let names = || containers.iter().filter_map(|container| container["name"].as_str());
-    let Some(index) = names().position(|name| name == container) else {
-        let known = names().collect::<Vec<_>>().join(", ");
+    let names = containers.iter().filter_map(|container| container["name"].as_str());
+    let names: Vec<&str> = names.collect();
+    let Some(index) = names.iter().position(|name| *name == container) else {
+        let known = names.join(", ");
         return Err(Error::NoContainer { set: name(set), container: container.to_owned(), known });
     };
     let path = format!("/spec/template/spec/containers/{index}");

@@ -131,15 +131,15 @@ fn budgets(rule: &PodTransitionRule) -> Vec<Budget> {
         .rule_states
         .iter()
         .filter(|rule| rule.max_unavailable.is_some() || rule.min_available.is_some());
-    let budget = |state: &podops_api::transition_rule::RuleState| Budget {
+    let budgets = limited.map(|state| Budget {
         rule: format!("{object}/{}", state.name),
         unavailable: pods.unavailable,
         available: pods.available,
         max_unavailable: state.max_unavailable,
         min_available: state.min_available,
         rejecting: state.rejecting.unwrap_or_default(),
-    };
-    limited.map(budget).collect()
+    });
+    budgets.collect()
 }
 
 /// Returns the lines of the tables; those longer than `width` characters are wrapped.

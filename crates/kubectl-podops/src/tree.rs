@@ -100,18 +100,22 @@ pub fn tree(facts: &Facts, set: &str) -> Option<Tree> {
         })
         .collect();
     revisions.sort_by_key(|revision| !revision.is_updated);
-    let in_service =
-        |revision: &RevisionNode| revision.pods.iter().filter(|pod| pod.is_in_service).count();
     let updated = revisions.iter().find(|revision| revision.is_updated);
     Some(Tree {
         subject: format!("collaset/{}", crate::rollout::name(set)),
         desired: set.spec.replicas.unwrap_or_default(),
-        available: revisions.iter().map(in_service).sum(),
+        available: revisions.iter().map(RevisionNode::in_service).sum(),
         updated: updated.map_or(0, |revision| revision.pods.len()),
         progress: progress(&status, &revisions),
         revisions,
         now: facts.now,
     })
+}
+
+impl RevisionNode {
+    fn in_service(&self) -> usize {
+        self.pods.iter().filter(|pod| pod.is_in_service).count()
+    }
 }
 
 fn is_owned(pod: &Pod, set: &CollaSet) -> bool {
@@ -194,11 +198,11 @@ fn pod_lines(revision: &RevisionNode, now: Timestamp) -> Vec<String> {
         lines.push(format!("… {rest} more in service"));
     }
     let last = lines.len().saturating_sub(1);
-    let with_branch = |(index, line)| {
+    let lines = lines.into_iter().enumerate().map(|(index, line)| {
         let branch = if index == last { "└─" } else { "├─" };
         format!("{branch} {line}")
-    };
-    lines.into_iter().enumerate().map(with_branch).collect()
+    });
+    lines.collect()
 }
 
 fn pod_line(pod: &PodNode, now: Timestamp) -> String {

@@ -127,11 +127,11 @@ pub fn stages(installation: &Installation, workloads: Workloads) -> Result<Vec<N
 
 /// Returns an error if an uninstallation would strand Pods, or take away those of Kuperator.
 fn check(installation: &Installation) -> Result<(), Refusal> {
-    let find = |is: fn(&Object) -> bool| installation.objects.iter().find(|object| is(object));
-    if let Some(kuperator) = find(is_of_kuperator) {
+    let objects = &installation.objects;
+    if let Some(kuperator) = objects.iter().find(|object| is_of_kuperator(object)) {
         return Err(Refusal::Kuperator(kuperator.to_string()));
     }
-    if let Some(workload) = find(release::has_gate) {
+    if let Some(workload) = objects.iter().find(|object| release::has_gate(object)) {
         return Err(Refusal::GateInTemplate(workload.to_string()));
     }
     check_instances(installation)?;

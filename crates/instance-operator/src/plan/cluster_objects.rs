@@ -23,14 +23,15 @@ pub(super) const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
 /// Returns a plan that only adds the finalizer, before the first apply of a cluster-scoped object;
 /// `None` if the finalizer is present or not needed.
 pub(super) fn finalizer(observed: &Observed, writes: &[ObjectWrite]) -> Option<Plan> {
-    let is_needed = |write: &ObjectWrite| {
-        matches!(write, ObjectWrite::Apply { .. }) && write.id().namespace.is_empty()
-    };
-    if observed.has(Finalizer::ClusterObjects) || !writes.iter().any(is_needed) {
+    if observed.has(Finalizer::ClusterObjects) || !writes.iter().any(applies_cluster_scoped) {
         return None;
     }
     let change = Some(InstanceChange::AddFinalizer(Finalizer::ClusterObjects));
     Some(Plan { change, status: observed.status.clone(), ..Plan::default() })
+}
+
+fn applies_cluster_scoped(write: &ObjectWrite) -> bool {
+    matches!(write, ObjectWrite::Apply { .. }) && write.id().namespace.is_empty()
 }
 
 /// Postpones the writes of a plan until the stored inventory has the cluster-scoped objects that

@@ -158,10 +158,10 @@ enum Unrunnable {
 fn version_of(observed: &Observed, running: &PlanStatus) -> Result<Arc<Version>, Unrunnable> {
     let known = [observed.version.as_ref(), observed.version_of_run.as_ref()];
     // A run that KUDO started has no record of its OperatorVersion.
-    let is_of_run = |version: &&&Arc<Version>| {
+    let version = known.iter().flatten().find(|version| {
         running.operator_version.is_empty() || version.identity == running.operator_version
-    };
-    let version = known.iter().flatten().find(is_of_run).ok_or(Unrunnable::Version)?;
+    });
+    let version = version.ok_or(Unrunnable::Version)?;
     if !version.spec.plans.contains_key(&running.name) {
         return Err(Unrunnable::Plan(running.name.clone()));
     }

@@ -59,13 +59,12 @@ pub(super) struct Completed<'a> {
 pub(super) fn prune(observed: &Observed, completed: Completed<'_>) -> Pruning {
     let mut pruning = Pruning::default();
     let inventory = &observed.status.inventory;
-    let is_of_run = |entry: &InventoryEntry| run::is_of_run(&entry.run, completed.run);
     // An object in another version of an API is the same object.
-    let applied: BTreeSet<&str> =
-        inventory.iter().filter(|entry| is_of_run(entry)).map(|entry| entry.uid.as_str()).collect();
+    let applied = inventory.iter().filter(|entry| completed.has_applied(entry));
+    let applied: BTreeSet<&str> = applied.map(|entry| entry.uid.as_str()).collect();
     let tasks = completed.tasks();
     for entry in inventory {
-        let is_stale = tasks.contains(entry.task.as_str()) && !is_of_run(entry);
+        let is_stale = tasks.contains(entry.task.as_str()) && !completed.has_applied(entry);
         if is_stale && !applied.contains(entry.uid.as_str()) {
             pruning.add(entry, observed, completed.status);
         }
@@ -74,6 +73,10 @@ pub(super) fn prune(observed: &Observed, completed: Completed<'_>) -> Pruning {
 }
 
 impl Completed<'_> {
+    fn has_applied(&self, entry: &InventoryEntry) -> bool {
+        run::is_of_run(&entry.run, self.run)
+    }
+
     /// Completed tasks that apply objects; tasks of a failed step are not completed, even if the
     /// run continued.
     fn tasks(&self) -> BTreeSet<&str> {
@@ -85,11 +88,11 @@ impl Completed<'_> {
                 }
             }
         }
-        let applies = |name: &&str| {
+        tasks.retain(|name| {
             let task = self.version.task(name);
             task.is_some_and(|task| matches!(task.kind.as_str(), "Apply" | "Toggle"))
-        };
-        tasks.into_iter().filter(applies).collect()
+        });
+        tasks
     }
 }
 

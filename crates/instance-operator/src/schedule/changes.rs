@@ -100,12 +100,11 @@ impl Changes {
         is_deployed: bool,
     ) -> Result<Vec<String>, Invalid> {
         if self.is_new || !is_deployed {
-            let deploy = version.first_plan(&[DEPLOY]);
-            let missing = || Invalid {
-                reason: &reasons::PLAN_INVALID,
-                message: "couldn't find 'deploy' plan in the operatorVersion".to_owned(),
+            let Some(deploy) = version.first_plan(&[DEPLOY]) else {
+                let message = "couldn't find 'deploy' plan in the operatorVersion".to_owned();
+                return Err(Invalid { reason: &reasons::PLAN_INVALID, message });
             };
-            return Ok(vec![deploy.ok_or_else(missing)?.to_owned()]);
+            return Ok(vec![deploy.to_owned()]);
         }
         let mut due = Vec::new();
         if self.is_upgrade {

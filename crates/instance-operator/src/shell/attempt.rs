@@ -301,10 +301,9 @@ pub(super) enum End {
 /// Version of an object when it was read; `None` if the object did not exist.
 fn read_version(observed: &Observed, id: &ObjectId) -> Option<ReadVersion> {
     let known = observed.metadata_of(id)?.as_ref()?;
-    let text = |path| text(known, path).to_owned();
     Some(ReadVersion {
-        uid: text("/metadata/uid"),
-        resource_version: text("/metadata/resourceVersion"),
+        uid: text(known, "/metadata/uid").to_owned(),
+        resource_version: text(known, "/metadata/resourceVersion").to_owned(),
     })
 }
 

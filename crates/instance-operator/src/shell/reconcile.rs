@@ -242,10 +242,6 @@ impl InstanceController {
     /// Cluster-scoped objects of an Instance that another Instance, which is not being deleted, has
     /// applied too.
     fn applied_by_others(&self, observed: &Observed) -> BTreeSet<ObjectId> {
-        let cluster_scoped = |status: &InstanceStatus| -> BTreeSet<ObjectId> {
-            let entries = status.inventory.iter().filter(|entry| entry.namespace.is_empty());
-            entries.map(id_of).collect()
-        };
         let own = cluster_scoped(&observed.status);
         if own.is_empty() {
             return own;
@@ -279,4 +275,9 @@ impl InstanceController {
         let awaited = Awaited { objects: known.collect(), client: objects.client.clone() };
         self.watches.set(key, awaited);
     }
+}
+
+fn cluster_scoped(status: &InstanceStatus) -> BTreeSet<ObjectId> {
+    let entries = status.inventory.iter().filter(|entry| entry.namespace.is_empty());
+    entries.map(id_of).collect()
 }

@@ -195,9 +195,8 @@ fn dependency_hash(
     let object_type = ObjectType { api_version: "v1".to_owned(), kind: dependency.kind.to_owned() };
     let namespace = context.observed.namespace.clone();
     let id = ObjectId { object_type, namespace, name: dependency.name.clone() };
-    let hash_of = |object: &Value| hash::content(object).unwrap_or(NO_CONTENT);
     if let Some(object) = objects.iter().find(|object| ObjectId::of(object) == id) {
-        return Ok(Some(hash_of(object)));
+        return Ok(Some(content_hash(object)));
     }
     let applied = entry(&work.inventory, &id).and_then(|entry| hex::decode(&entry.hash).ok());
     if let Some(applied) = applied.and_then(|bytes| ContentHash::try_from(bytes).ok()) {
@@ -206,12 +205,17 @@ fn dependency_hash(
     match live_object(&id, context, work) {
         // Fields that the API server added to KUDO's object are not hashed.
         Live::Exists(live) => {
-            Ok(Some(applied_by_kudo(live).as_ref().map_or_else(|| hash_of(live), hash_of)))
+            let applied = applied_by_kudo(live);
+            Ok(Some(content_hash(applied.as_ref().unwrap_or(live))))
         }
         Live::Absent => Ok(Some(NO_CONTENT)),
         Live::Unknown => Ok(None),
         Live::Failed(message) => Err(Unreadable { message }),
     }
+}
+
+fn content_hash(object: &Value) -> ContentHash {
+    hash::content(object).unwrap_or(NO_CONTENT)
 }
 
 /// Applies an object if this run has not applied it; otherwise waits for its health.

@@ -92,38 +92,41 @@ pub(super) fn advance(
 
 /// Checks the fields of the task, and that its keys are unique in the plan.
 fn check(task: &Task, context: &TaskContext<'_>) -> Result<(), TaskFailure> {
-    let failed = |message: String| Err(TaskFailure::new(&reasons::TASK_BUILD_ERROR, message));
     if task.spec.pipe.is_empty() || task.spec.pod.is_empty() {
-        return failed("a Pipe task needs pod and pipe".to_owned());
+        return Err(invalid("a Pipe task needs pod and pipe".to_owned()));
     }
     for file in &task.spec.pipe {
         if file.file.is_empty() == file.env_file.is_empty() {
-            return failed(format!(
+            return Err(invalid(format!(
                 "pipe {}: exactly one of file and envFile is required",
                 file.key
-            ));
+            )));
         }
         if !matches!(file.kind.as_str(), "Secret" | "ConfigMap") {
-            return failed(format!("pipe {}: kind must be Secret or ConfigMap", file.key));
+            return Err(invalid(format!("pipe {}: kind must be Secret or ConfigMap", file.key)));
         }
         if file.key.is_empty() || !file.key.chars().all(is_key) {
-            return failed(format!(
+            return Err(invalid(format!(
                 "pipe key {:?} must consist of letters, digits, - and _",
                 file.key
-            ));
+            )));
         }
         let used = tasks_of_plan(context).into_iter().flat_map(|task| &task.spec.pipe);
         if used.filter(|other| other.key == file.key).count() > 1 {
-            return failed(format!("pipe key {} is used twice", file.key));
+            return Err(invalid(format!("pipe key {} is used twice", file.key)));
         }
         if let Some(other) = task.spec.pipe.iter().find(|other| is_same_object(file, other)) {
-            return failed(format!(
+            return Err(invalid(format!(
                 "pipe keys {} and {} have the same object, because its name has only letters and digits of them",
                 file.key, other.key
-            ));
+            )));
         }
     }
     Ok(())
+}
+
+fn invalid(message: String) -> TaskFailure {
+    TaskFailure::new(&reasons::TASK_BUILD_ERROR, message)
 }
 
 /// Tasks of the running plan, each once.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use go_template::{Data, Environment, Limits, Template};
+use podops_client::event::EventReason;
 use podops_packages::{
     annotations,
     translate::{self, Translated},
@@ -86,9 +87,9 @@ pub(super) fn render(
     data: &Data,
     context: &TaskContext<'_>,
 ) -> Result<String, TaskFailure> {
-    let failed = |message: String| TaskFailure::new(&reasons::TASK_RENDERING_ERROR, message);
     let template = context.version.spec.templates.get(resource);
-    let template = template.ok_or_else(|| failed(format!("template {resource} does not exist")))?;
+    let template =
+        template.ok_or_else(|| unrendered(format!("template {resource} does not exist")))?;
     let environment = Environment {
         now: context.started,
         seed: format!("{}\n{}\n{resource}", context.observed.uid, context.run).into_bytes(),
@@ -97,7 +98,11 @@ pub(super) fn render(
     let template = Template::parse(resource, template);
     let rendered =
         template.and_then(|template| template.render_within(data, &environment, context.budget));
-    rendered.map_err(|error| failed(error.to_string()))
+    rendered.map_err(|error| unrendered(error.to_string()))
+}
+
+fn unrendered(message: String) -> TaskFailure {
+    TaskFailure::new(&reasons::TASK_RENDERING_ERROR, message)
 }
 
 /// Names for templates. Parameter files do not get the names of plan, phase and step.
@@ -164,36 +169,46 @@ pub(super) struct Rendered {
 
 /// Validates and translates an object, and removes the fields that are left to other managers.
 fn checked(mut object: Value, resource: &str) -> Result<Rendered, TaskFailure> {
-    let failed =
-        |reason, message: &str| TaskFailure::new(reason, format!("template {resource}: {message}"));
     let found = object_type(&object);
     if found.api_version.is_empty() || found.kind.is_empty() {
-        return Err(failed(
+        return Err(invalid_template(
+            resource,
             &reasons::RESOURCE_UNMARSHAL_ERROR,
             "a document lacks apiVersion or kind",
         ));
     }
     if found.kind == "List" {
-        return Err(failed(
+        return Err(invalid_template(
+            resource,
             &reasons::RESOURCE_UNMARSHAL_ERROR,
             "a List is not supported: write its items as documents",
         ));
     }
     if text(&object, "/metadata/name").is_empty() {
-        return Err(failed(
+        return Err(invalid_template(
+            resource,
             &reasons::RESOURCE_UNMARSHAL_ERROR,
             &format!("{found} lacks metadata.name"),
         ));
     }
     if let Some(invalid) = ObjectId::of(&object).invalid_name() {
-        return Err(failed(&reasons::RESOURCE_VALIDATION_ERROR, &invalid));
+        return Err(invalid_template(resource, &reasons::RESOURCE_VALIDATION_ERROR, &invalid));
     }
     let translated = translate::translate(&mut object);
-    let translated =
-        translated.map_err(|error| failed(&reasons::UNSERVED_VERSION_ERROR, &error.to_string()))?;
+    let translated = translated.map_err(|error| {
+        invalid_template(resource, &reasons::UNSERVED_VERSION_ERROR, &error.to_string())
+    })?;
     if let Some(invalid) = annotations::invalid(&object) {
-        return Err(failed(&reasons::RESOURCE_VALIDATION_ERROR, &format!("{found}: {invalid}")));
+        return Err(invalid_template(
+            resource,
+            &reasons::RESOURCE_VALIDATION_ERROR,
+            &format!("{found}: {invalid}"),
+        ));
     }
     annotations::remove_left_fields(&mut object);
     Ok(Rendered { object, translated: translated.map(|done| (resource.to_owned(), done)) })
+}
+
+fn invalid_template(resource: &str, reason: &'static EventReason, message: &str) -> TaskFailure {
+    TaskFailure::new(reason, format!("template {resource}: {message}"))
 }

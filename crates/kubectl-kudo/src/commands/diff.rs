@@ -145,8 +145,9 @@ impl Previews<'_> {
             } else {
                 Err(anyhow!("{DEPTH_MAX} Instances contain it, and no more are shown"))
             };
-            let unknown = |error| vec![PreviewedRun::unknown(format!("{error:#}"))];
-            preview.include(&id, runs.unwrap_or_else(unknown));
+            let runs =
+                runs.unwrap_or_else(|error| vec![PreviewedRun::unknown(format!("{error:#}"))]);
+            preview.include(&id, runs);
         }
         Ok(preview.into_runs())
     }

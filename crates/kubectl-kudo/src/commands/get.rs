@@ -39,17 +39,16 @@ pub(crate) async fn get(
     }
     let format = Format::parse(output)?;
     let cluster = Cluster::connect(connection).await?;
-    let wants = |kind: &str| what == "all" || what == kind;
     let params = ListParams::default();
     let mut installed =
         Installed { operators: Vec::new(), versions: Vec::new(), instances: Vec::new() };
-    if wants("operators") {
+    if is_wanted("operators", what) {
         installed.operators = cluster.operators().list(&params).await?.items;
     }
-    if wants("operatorversions") {
+    if is_wanted("operatorversions", what) {
         installed.versions = cluster.versions().list(&params).await?.items;
     }
-    if wants("instances") {
+    if is_wanted("instances", what) {
         installed.instances = cluster.instances().list(&params).await?.items;
     }
     if format != Format::Text {
@@ -60,6 +59,10 @@ pub(crate) async fn get(
         format!("List of current installed {described} in namespace {:?}:\n", cluster.namespace);
     let tree = if what == "all" { installed.tree() } else { installed.names() };
     print(&format!("{title}{tree}\n"))
+}
+
+fn is_wanted(kind: &str, what: &str) -> bool {
+    what == "all" || what == kind
 }
 
 impl Installed {
@@ -82,10 +85,11 @@ impl Installed {
     fn tree(&self) -> Node {
         Node::new(".").with(self.operators.iter().map(|operator| {
             let name = operator.name_any();
-            let is_of = |version: &&OperatorVersion| {
-                version.spec.operator.name.as_deref() == Some(name.as_str())
-            };
-            let versions = self.versions.iter().filter(is_of).map(|version| {
+            let versions = self
+                .versions
+                .iter()
+                .filter(|version| version.spec.operator.name.as_deref() == Some(name.as_str()));
+            let versions = versions.map(|version| {
                 let name = version.name_any();
                 let instances = self.instances.iter().filter(|instance| {
                     instance.spec.operator_version.name.as_deref() == Some(name.as_str())

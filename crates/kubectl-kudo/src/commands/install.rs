@@ -77,17 +77,19 @@ pub(crate) async fn install(connection: &Connection, install: Install) -> anyhow
 async fn check_server(cluster: &Cluster, packages: &[Package]) -> anyhow::Result<()> {
     let server = cluster.client.apiserver_version().await.context("cannot reach the cluster")?;
     let server = server.git_version;
-    let minor =
-        |text: &str| text.trim_start_matches('v').split('.').take(2).collect::<Vec<_>>().join(".");
     for package in packages {
         let required = &package.operator.kubernetes_version;
-        if compare_versions(&minor(required), &minor(&server)).is_gt() {
+        if compare_versions(&minor_version(required), &minor_version(&server)).is_gt() {
             bail!(
                 "expected kubernetes version of {required} is not supported with version: {server}"
             );
         }
     }
     Ok(())
+}
+
+fn minor_version(text: &str) -> String {
+    text.trim_start_matches('v').split('.').take(2).collect::<Vec<_>>().join(".")
 }
 
 /// Returns the name of the Instance to create.
@@ -205,14 +207,17 @@ async fn new_instance(
 }
 
 fn missing_parameters(version: &OperatorVersion, spec: &InstanceSpec) -> Vec<String> {
-    let is_set = |name: &String| {
-        spec.parameters.contains_key(name)
-            || spec.parameters_from.iter().any(|source| source.name == *name)
-    };
     let required = version.spec.parameters.iter().filter(|parameter| {
-        parameter.required == Some(true) && parameter.default.is_none() && !is_set(&parameter.name)
+        parameter.required == Some(true)
+            && parameter.default.is_none()
+            && !is_set(&parameter.name, spec)
     });
     required.map(|parameter| parameter.name.clone()).collect()
+}
+
+fn is_set(parameter: &str, spec: &InstanceSpec) -> bool {
+    spec.parameters.contains_key(parameter)
+        || spec.parameters_from.iter().any(|source| source.name == parameter)
 }
 
 async fn create(

@@ -166,12 +166,11 @@ fn parameter_table(parameters: &[Parameter], descriptions: bool) -> Table {
     columns.extend(descriptions.then_some("Description"));
     let mut table = Table::new(&columns);
     for parameter in parameters {
-        let is = |flag: Option<bool>| flag.unwrap_or_default().to_string();
         let mut row = vec![
             parameter.name.clone(),
             wrapped(parameter.default.as_deref().unwrap_or_default(), WIDTH),
-            is(parameter.required),
-            is(parameter.immutable),
+            parameter.required.unwrap_or_default().to_string(),
+            parameter.immutable.unwrap_or_default().to_string(),
         ];
         row.extend(descriptions.then(|| wrapped(&parameter.description, WIDTH)));
         table.add(row);
@@ -186,21 +185,22 @@ fn resources(task: &Task) -> String {
 }
 
 fn plans(package: &Package, with_tasks: bool) -> Node {
-    let named = |name: &str, strategy| {
-        let strategy = if strategy == Strategy::Serial { "serial" } else { "parallel" };
-        format!("{name} ({strategy})")
-    };
     let plans = package.operator.plans.iter().map(|(name, plan)| {
         let phases = plan.phases.iter().map(|phase| {
             let steps = phase.steps.iter().map(|step| {
                 let tasks = step.tasks.iter().map(|name| task(package, name, with_tasks));
                 Node::tagged("step", &step.name).with(tasks)
             });
-            Node::tagged("phase", &named(&phase.name, phase.strategy)).with(steps)
+            Node::tagged("phase", &with_strategy(&phase.name, phase.strategy)).with(steps)
         });
-        Node::new(named(name, plan.strategy)).with(phases)
+        Node::new(with_strategy(name, plan.strategy)).with(phases)
     });
     Node::new("plans").with(plans)
+}
+
+fn with_strategy(name: &str, strategy: Strategy) -> String {
+    let strategy = if strategy == Strategy::Serial { "serial" } else { "parallel" };
+    format!("{name} ({strategy})")
 }
 
 fn task(package: &Package, name: &str, with_tasks: bool) -> Node {

@@ -41,11 +41,8 @@ pub fn history(instance: &Instance, version: &OperatorVersionSpec) -> Node {
 
 /// Returns the start, status, duration and reason of a run.
 fn run(run: &PlanRun) -> Node {
-    let time = |time: &Option<_>| {
-        time.as_ref().map(|time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0)
-    };
-    let started = time(&run.started);
-    let finished = time(&run.finished);
+    let started = run.started.as_ref().map(|time| time.0);
+    let finished = run.finished.as_ref().map(|time| time.0);
     let began = started.map(|time| time.strftime("%Y-%m-%dT%H:%M:%S").to_string());
     let message =
         if run.message.is_empty() { String::new() } else { format!(" ({})", run.message) };

@@ -38,13 +38,14 @@ pub fn status(instance: &Instance, version: &OperatorVersionSpec) -> Option<Node
 /// same second.
 fn shown_plan(status: &InstanceStatus) -> Option<&PlanStatus> {
     let plans = &status.plan_status;
-    let updated = |plan: &&PlanStatus| {
-        plan.last_updated_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0)
-    };
     let running = plans.values().find(|plan| plan.status.is_running());
     let ran = plans.values().filter(|plan| plan.status != ExecutionStatus::NeverRun);
     let last = status.history.first().and_then(|run| plans.get(&run.plan));
-    running.or(last).or_else(|| ran.max_by_key(updated))
+    running.or(last).or_else(|| ran.max_by_key(|plan| last_updated(plan)))
+}
+
+fn last_updated(plan: &PlanStatus) -> Timestamp {
+    plan.last_updated_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0)
 }
 
 const fn strategy(strategy: Strategy) -> &'static str {

@@ -116,20 +116,21 @@ fn keyed(list: &[Value]) -> Option<Keyed<'_>> {
 }
 
 fn compare_lists(path: &str, before: &Keyed, after: &Keyed, changes: &mut Vec<FieldChange>) {
-    let find = |list: &Keyed, name: &str| {
-        list.iter().find(|(known, _)| *known == name).map(|(_, element)| (*element).clone())
-    };
     let names = before.iter().chain(after).map(|(name, _)| *name);
     let mut seen = BTreeSet::new();
     for name in names.filter(|name| seen.insert(*name)) {
-        let before = find(before, name);
-        let after = find(after, name);
+        let before = element_named(name, before);
+        let after = element_named(name, after);
         let element = format!("{path}[{name}]");
         match (&before, &after) {
             (Some(_), Some(_)) => compare(&element, before.as_ref(), after.as_ref(), changes),
             _ => changes.push(change(&element, before.as_ref(), after.as_ref())),
         }
     }
+}
+
+fn element_named(name: &str, list: &Keyed) -> Option<Value> {
+    list.iter().find(|(known, _)| *known == name).map(|(_, element)| (*element).clone())
 }
 
 #[cfg(test)]

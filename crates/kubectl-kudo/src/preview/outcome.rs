@@ -86,19 +86,26 @@ pub(super) fn change(
     before: Option<&Value>,
     after: Option<&Value>,
 ) -> Option<ObjectChange> {
-    let object = write.id().to_string();
-    let of = |action| ObjectChange { action, object, fields: Vec::new() };
     match (write, before, after) {
-        (ObjectWrite::Delete { .. }, ..) => Some(of(Action::Delete)),
-        (ObjectWrite::ScaleToZero { .. }, ..) => Some(of(Action::ScaleToZero)),
+        (ObjectWrite::Delete { .. }, ..) => Some(ObjectChange::new(Action::Delete, write)),
+        (ObjectWrite::ScaleToZero { .. }, ..) => {
+            Some(ObjectChange::new(Action::ScaleToZero, write))
+        }
         (ObjectWrite::Apply { .. }, Some(before), Some(after)) => {
             let mut fields = changes(before, after);
             if object_type(after).is("", "Secret") {
                 fields.iter_mut().for_each(hide_value);
             }
-            (!fields.is_empty()).then(|| ObjectChange { fields, ..of(Action::Change) })
+            let change = ObjectChange::new(Action::Change, write);
+            (!fields.is_empty()).then_some(ObjectChange { fields, ..change })
         }
-        (ObjectWrite::Apply { .. }, ..) => Some(of(Action::Create)),
+        (ObjectWrite::Apply { .. }, ..) => Some(ObjectChange::new(Action::Create, write)),
+    }
+}
+
+impl ObjectChange {
+    fn new(action: Action, write: &ObjectWrite) -> Self {
+        Self { action, object: write.id().to_string(), fields: Vec::new() }
     }
 }
 
@@ -142,9 +149,8 @@ impl PreviewedRun {
     /// Returns true if the run would change an object, or fail.
     #[must_use]
     pub fn has_effect(&self) -> bool {
-        let has_effect = |step: &PreviewedStep| !step.objects.is_empty() || !step.error.is_empty();
         let is_pruning = !self.pruned.is_empty() || !self.not_pruned.is_empty();
-        is_pruning || !self.error.is_empty() || self.steps.iter().any(has_effect)
+        is_pruning || !self.error.is_empty() || self.steps.iter().any(PreviewedStep::has_effect)
     }
 
     /// Redacts the values of Secrets in all texts.
@@ -163,5 +169,11 @@ impl PreviewedRun {
                 redaction.apply(value);
             }
         }
+    }
+}
+
+impl PreviewedStep {
+    fn has_effect(&self) -> bool {
+        !self.objects.is_empty() || !self.error.is_empty()
     }
 }

@@ -84,8 +84,8 @@ fn object_lines(change: &ObjectChange) -> Vec<String> {
 
 fn field_lines(field: &FieldChange) -> Vec<String> {
     let path = &field.path;
-    let is_long = |value: &Option<String>| value.as_ref().is_some_and(|text| text.contains('\n'));
-    if is_long(&field.before) || is_long(&field.after) {
+    let mut values = field.before.iter().chain(&field.after);
+    if values.any(|value| value.contains('\n')) {
         let [before, after] =
             [&field.before, &field.after].map(|value| value.as_deref().unwrap_or_default());
         let mut lines = vec![format!("        {path}:")];

@@ -65,8 +65,8 @@ fn check_policy(
 fn check_webhooks(installation: &Installation, configuration: &Object, findings: &mut Findings) {
     let subject = format!("{} {}", configuration.kind.name, configuration.name);
     let operator = configuration.name.strip_prefix(PREFIX).unwrap_or_default();
-    let webhooks = || items(&configuration.value["webhooks"]);
-    let rejects = webhooks().any(|webhook| webhook["failurePolicy"] != "Ignore");
+    let webhooks = &configuration.value["webhooks"];
+    let rejects = items(webhooks).any(|webhook| webhook["failurePolicy"] != "Ignore");
     if installation.is_absent(operator) {
         let message = format!("calls {operator}, which is not running");
         let remedy = format!(
@@ -78,7 +78,7 @@ fn check_webhooks(installation: &Installation, configuration: &Object, findings:
         } else {
             findings.warning(subject, &message, &remedy);
         }
-    } else if webhooks().any(|webhook| webhook["clientConfig"]["caBundle"].is_null()) {
+    } else if items(webhooks).any(|webhook| webhook["clientConfig"]["caBundle"].is_null()) {
         let remedy = format!("read the log of {operator}, which publishes its certificate");
         findings.error(subject, "has no CA bundle: no request reaches its webhooks", &remedy);
     }

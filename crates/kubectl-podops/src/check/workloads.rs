@@ -56,8 +56,7 @@ fn problems(installation: &Installation, pod: &Object) -> Vec<Problem> {
         }
     };
     let phases: Vec<Phase> = lifecycle.operations.values().map(Phase::of).collect();
-    let is_absent = |operator: &str| installation.is_absent(operator);
-    if !phases.is_empty() && is_absent("lifecycle-operator") {
+    if !phases.is_empty() && installation.is_absent("lifecycle-operator") {
         let message = "are in operations, and lifecycle-operator is not running";
         problems.push(error(message.to_owned(), "start lifecycle-operator"));
     }
@@ -75,7 +74,7 @@ fn problems(installation: &Installation, pod: &Object) -> Vec<Problem> {
     let finalizers = items(&pod.value["metadata"]["finalizers"]);
     let mut finalizers = finalizers.filter_map(Value::as_str);
     let is_protected = finalizers.any(|f| f.starts_with(well_known::PROTECTION_FINALIZER));
-    if is_protected && is_absent("consist-operator") {
+    if is_protected && installation.is_absent("consist-operator") {
         let message = "have a protection finalizer, and consist-operator is not running";
         let remedy = "start consist-operator, or check the program that protects them";
         problems.push(warning(message.to_owned(), remedy));

@@ -27,8 +27,7 @@ pub(crate) async fn get(session: &Session, set: &str, output: Output) -> anyhow:
 
 pub(crate) async fn watch(session: &Session, set: &str) -> anyhow::Result<ExitCode> {
     session.set(set).await?;
-    let draw = |facts: &Facts, width| Some(tree::lines(&tree::tree(facts, set)?, width));
-    follow(session, draw).await?;
+    follow(session, |facts, width| Some(tree::lines(&tree::tree(facts, set)?, width))).await?;
     anyhow::bail!("collaset/{set} was deleted")
 }
 

@@ -1,7 +1,7 @@
 //! Explains why an operation on a Pod waits, by its phase.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use podops_api::{
     availability::AvailableConditions,
     ids::LifecycleTime,
@@ -166,9 +166,8 @@ fn operated(facts: &Facts, pod: &Pod, id: &str) -> Vec<Cause> {
 /// Returns the cause, as the kubelet reports it, for which the containers do not have their new
 /// resources.
 fn resize_cause(pod: &Pod) -> Option<Cause> {
-    let is_true = |type_| condition(pod, type_).filter(|condition| condition.status == "True");
-    let pending = is_true("PodResizePending");
-    let condition = pending.or_else(|| is_true("PodResizeInProgress"))?;
+    let pending = true_condition(pod, "PodResizePending");
+    let condition = pending.or_else(|| true_condition(pod, "PodResizeInProgress"))?;
     let message = condition.message.as_deref().unwrap_or_default();
     let since = condition.last_transition_time.as_ref().map(|time| time.0);
     let (cause, remedy) = match condition.reason.as_deref() {
@@ -187,6 +186,10 @@ fn resize_cause(pod: &Pod) -> Option<Cause> {
         _ => ("the kubelet is applying the resources".to_owned(), ""),
     };
     Some(Cause::new(cause).since(since).remedy(remedy))
+}
+
+fn true_condition<'a>(pod: &'a Pod, type_: &str) -> Option<&'a PodCondition> {
+    condition(pod, type_).filter(|condition| condition.status == "True")
 }
 
 /// The operation of a job, or of another program.

@@ -38,8 +38,8 @@ pub(super) fn check(decoration: &Value, direction: Direction, findings: &mut Fin
             findings.error(&subject, &message, "Rename one of them.");
         }
     }
-    let keeps_running = |container: &Value| container["restartPolicy"] == "Always";
-    if items(&template["initContainers"]).any(keeps_running) {
+    let mut init_containers = items(&template["initContainers"]);
+    if init_containers.any(|container| container["restartPolicy"] == "Always") {
         let message = "adds native sidecars, whose restartPolicy Kuperator removes: new Pods run them as sidecars";
         findings.warning(&subject, message, "");
     }

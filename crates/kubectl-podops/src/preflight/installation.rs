@@ -119,8 +119,8 @@ fn check_server(inventory: &Inventory, findings: &mut Findings) {
 
 /// Reports Services whose load balancer Kuperator may have configured.
 fn check_services(inventory: &Inventory, findings: &mut Findings) {
-    let is_balanced = |service: &&Value| service["spec"]["type"] == "LoadBalancer";
-    for service in inventory.services.iter().filter(is_balanced) {
+    let services = inventory.services.iter();
+    for service in services.filter(|service| service["spec"]["type"] == "LoadBalancer") {
         findings.warning(
             subject("Service", service),
             &format!("is under control ({}) and has a load balancer", well_known::CONTROL),

@@ -46,10 +46,7 @@ pub(super) fn check(job: &Value, direction: Direction, findings: &mut Findings) 
 
 /// Reports Pods whose deletion waits for a job that does not exist any more, or is finished.
 pub(super) fn check_pods(inventory: &Inventory, findings: &mut Findings) {
-    let is_protected = |pod: &&Value| {
-        items(&pod["metadata"]["finalizers"]).any(|f| f == well_known::REPLACE_PROTECTED)
-    };
-    for pod in inventory.pods.iter().filter(is_protected) {
+    for pod in inventory.pods.iter().filter(|pod| is_protected(pod)) {
         let metadata = &pod["metadata"];
         let mut unfinished = inventory.jobs.iter().filter(|job| !is_finished(job));
         let is_target = unfinished.any(|job| {
@@ -67,6 +64,10 @@ pub(super) fn check_pods(inventory: &Inventory, findings: &mut Findings) {
         let remedy = "Remove the finalizer.";
         findings.warning(subject("Pod", pod), &message, remedy);
     }
+}
+
+fn is_protected(pod: &Value) -> bool {
+    items(&pod["metadata"]["finalizers"]).any(|f| f == well_known::REPLACE_PROTECTED)
 }
 
 fn is_finished(job: &Value) -> bool {

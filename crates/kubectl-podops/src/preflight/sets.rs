@@ -107,10 +107,7 @@ pub(super) fn check_together(inventory: &Inventory, direction: Direction, findin
 /// Claims without instance ID: Podops creates no Pod that might have to mount one of them, but it
 /// does not watch those without control label either.
 fn check_claims(inventory: &Inventory, findings: &mut Findings) {
-    let is_owned = |claim: &&Value| {
-        items(&claim["metadata"]["ownerReferences"]).any(|owner| owner["kind"] == "CollaSet")
-    };
-    for claim in inventory.claims.iter().filter(is_owned) {
+    for claim in inventory.claims.iter().filter(|claim| is_owned(claim)) {
         if claim["metadata"]["labels"][well_known::INSTANCE_ID].is_null() {
             findings.warning(
                 subject("PersistentVolumeClaim", claim),
@@ -119,6 +116,10 @@ fn check_claims(inventory: &Inventory, findings: &mut Findings) {
             );
         }
     }
+}
+
+fn is_owned(claim: &Value) -> bool {
+    items(&claim["metadata"]["ownerReferences"]).any(|owner| owner["kind"] == "CollaSet")
 }
 
 /// CollaSets that share a ResourceContext, which Kuperator's webhook rejects.

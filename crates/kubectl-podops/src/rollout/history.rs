@@ -29,11 +29,10 @@ pub struct Revision {
 pub fn history(set: &CollaSet, revisions: &[ControllerRevision]) -> Vec<Revision> {
     let uid = set.metadata.uid.as_deref();
     let updated = set.status.as_ref().map(|status| status.updated_revision.as_str());
-    let is_owned = |revision: &&ControllerRevision| {
+    let owned = revisions.iter().filter(|revision| {
         let owners = revision.metadata.owner_references.iter().flatten();
         owners.into_iter().any(|owner| Some(owner.uid.as_str()) == uid)
-    };
-    let owned = revisions.iter().filter(is_owned);
+    });
     let mut history: Vec<Revision> = owned
         .map(|revision| {
             let data = revision.data.as_ref().map(|data| data.0.clone()).unwrap_or_default();

@@ -24,12 +24,12 @@ const FAILED: [&str; 4] =
 #[must_use]
 pub fn progress(set: &CollaSet) -> Progress {
     let name = super::name(set);
-    let unobserved =
-        || Progress::Waiting(format!("collaset/{name}: the change is not observed yet"));
-    let Some(status) = &set.status else { return unobserved() };
-    if Some(status.observed_generation) != set.metadata.generation {
-        return unobserved();
-    }
+    let status = set.status.as_ref();
+    let generation = set.metadata.generation;
+    let observed = status.filter(|status| Some(status.observed_generation) == generation);
+    let Some(status) = observed else {
+        return Progress::Waiting(format!("collaset/{name}: the change is not observed yet"));
+    };
     let progressing = condition::find(&status.conditions, "Progressing");
     let reason = progressing.and_then(|condition| condition.reason.as_deref()).unwrap_or_default();
     let message =

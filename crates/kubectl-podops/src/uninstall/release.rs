@@ -73,7 +73,6 @@ fn metadata_without(object: &Object, is_removed: fn(&str) -> bool) -> Option<Cha
             patch.insert(field.to_owned(), removed.into());
         }
     }
-    let is_finalizer = |finalizer: &Value| finalizer.as_str().is_some_and(is_ours);
     insert_kept(&mut patch, metadata, "finalizers", is_finalizer);
     insert_kept(&mut patch, metadata, "ownerReferences", is_owner);
     if patch.is_empty() {
@@ -96,6 +95,10 @@ fn insert_kept(
     if kept.len() < all.len() {
         patch.insert(field.to_owned(), json!(kept));
     }
+}
+
+fn is_finalizer(finalizer: &Value) -> bool {
+    finalizer.as_str().is_some_and(is_ours)
 }
 
 fn is_owner(owner: &Value) -> bool {

@@ -43,10 +43,7 @@ pub(super) fn artifact(
 
 /// Parses lines such as `KEY=value`; `#` begins a comment.
 fn variables(content: &[u8], path: &str) -> Result<Vec<(String, Vec<u8>)>, TaskFailure> {
-    let failed = |message: String| {
-        TaskFailure::new(&reasons::PIPE_TASK_ERROR, format!("file {path}: {message}"))
-    };
-    let text = std::str::from_utf8(content).map_err(|_| failed("is not UTF-8".to_owned()))?;
+    let text = std::str::from_utf8(content).map_err(|_| invalid_file(path, "is not UTF-8"))?;
     let mut variables = Vec::new();
     for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let line = line.trim_start();
@@ -55,11 +52,16 @@ fn variables(content: &[u8], path: &str) -> Result<Vec<(String, Vec<u8>)>, TaskF
         }
         let (key, value) = line.split_once('=').unwrap_or((line, ""));
         if !is_variable(key) {
-            return Err(failed(format!("line {}: {key:?} is no name of a variable", index + 1)));
+            let message = format!("line {}: {key:?} is no name of a variable", index + 1);
+            return Err(invalid_file(path, &message));
         }
         variables.push((key.to_owned(), value.as_bytes().to_vec()));
     }
     Ok(variables)
+}
+
+fn invalid_file(path: &str, message: &str) -> TaskFailure {
+    TaskFailure::new(&reasons::PIPE_TASK_ERROR, format!("file {path}: {message}"))
 }
 
 /// Returns whether a text is a valid name of an environment variable in Kubernetes.

@@ -26,8 +26,6 @@ pub(super) fn with_waiter<'a>(
     image: &str,
     files: impl Iterator<Item = &'a str>,
 ) -> Result<Value, TaskFailure> {
-    let unreadable =
-        |message: String| TaskFailure::new(&reasons::RESOURCE_UNMARSHAL_ERROR, message);
     let mut pod = yaml::read(source).map_err(|error| unreadable(error.to_string()))?;
     let found = object_type(&pod);
     if !found.is("", "Pod") || found.api_version != "v1" {
@@ -51,40 +49,46 @@ pub(super) fn with_waiter<'a>(
     Ok(pod)
 }
 
+fn unreadable(message: String) -> TaskFailure {
+    TaskFailure::new(&reasons::RESOURCE_UNMARSHAL_ERROR, message)
+}
+
 /// Validates a Pod, and returns the mount of its volume.
 fn checked<'a>(pod: &Value, files: impl Iterator<Item = &'a str>) -> Result<Value, TaskFailure> {
-    let invalid =
-        |message: String| Err(TaskFailure::new(&reasons::RESOURCE_VALIDATION_ERROR, message));
     if items(pod, "/spec/containers").next().is_some() {
-        return invalid("the Pod of a Pipe task must have init containers only".to_owned());
+        return Err(invalid("the Pod of a Pipe task must have init containers only".to_owned()));
     }
     let init: Vec<&Value> = items(pod, "/spec/initContainers").collect();
     let [init] = init[..] else {
-        return invalid("the Pod of a Pipe task must have one init container".to_owned());
+        return Err(invalid("the Pod of a Pipe task must have one init container".to_owned()));
     };
     let volumes: Vec<&Value> = items(pod, "/spec/volumes").collect();
     let [volume] = volumes[..] else {
-        return invalid("the Pod of a Pipe task must have one volume".to_owned());
+        return Err(invalid("the Pod of a Pipe task must have one volume".to_owned()));
     };
     if volume.get("emptyDir").is_none() {
-        return invalid("the volume of a Pipe task must be an emptyDir".to_owned());
+        return Err(invalid("the volume of a Pipe task must be an emptyDir".to_owned()));
     }
     if !matches!(text(pod, "/spec/restartPolicy"), "" | "OnFailure") {
-        return invalid("the restartPolicy of a Pipe task must be OnFailure".to_owned());
+        return Err(invalid("the restartPolicy of a Pipe task must be OnFailure".to_owned()));
     }
     let mut mounts = items(init, "/volumeMounts").filter(|mount| mount["name"] == volume["name"]);
     let Some(mount) = mounts.next() else {
-        return invalid("the init container of a Pipe task must mount the volume".to_owned());
+        return Err(invalid("the init container of a Pipe task must mount the volume".to_owned()));
     };
     let path = text(mount, "/mountPath").trim_end_matches('/');
     for file in files {
         let below = file.strip_prefix(path).and_then(|rest| rest.strip_prefix('/'));
         let name = file.rsplit('/').next().unwrap_or_default();
         if below.is_none() || !name.chars().any(is_name) || file.contains("..") {
-            return invalid(format!("file {file} must be below the mounted volume {path}"));
+            return Err(invalid(format!("file {file} must be below the mounted volume {path}")));
         }
     }
     Ok(mount.clone())
+}
+
+fn invalid(message: String) -> TaskFailure {
+    TaskFailure::new(&reasons::RESOURCE_VALIDATION_ERROR, message)
 }
 
 /// Returns whether a character is valid in a key of a ConfigMap.
