@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 /// Kubernetes version to fetch or build if none is installed; the same as in
-/// `e2e/controlplane/go.mod`.
+/// `e2e/programs/go.mod`.
 pub(super) const VERSION: &str = "v1.36.3";
 
 /// Directory of programs of [`VERSION`], and of those that do not depend on it.

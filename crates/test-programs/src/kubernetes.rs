@@ -12,8 +12,8 @@ use anyhow::Context as _;
 
 use crate::{
     cache::{VERSION, cache, cache_of, lock},
-    e2e,
     go::{WITHOUT_DEBUG, downloaded, go, run_quietly},
+    go_module,
 };
 
 /// Environment variable with another version of kube-apiserver and kube-controller-manager, such as
@@ -124,7 +124,7 @@ fn find<const N: usize>(sources: [Source; N]) -> anyhow::Result<[PathBuf; N]> {
     let known = paths.iter().zip(sources);
     let missing: Vec<Source> =
         known.filter(|(path, _)| path.is_none()).map(|(_, source)| source).collect();
-    build(&missing, &e2e().join("controlplane"), VERSION, &cache)?;
+    build(&missing, &go_module(), VERSION, &cache)?;
     for (path, source) in paths.iter_mut().zip(sources) {
         path.get_or_insert_with(|| cache.join(source.program));
     }

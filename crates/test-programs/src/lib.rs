@@ -1,5 +1,5 @@
-//! Finds or builds the programs of the control plane, crane and Helm, and installs Python wheels
-//! and Prometheus.
+//! Finds or builds the programs of the control plane, crane, Helm and kuttl, and installs Python
+//! wheels and Prometheus.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
@@ -17,12 +17,17 @@ use anyhow::Context as _;
 pub use self::kubernetes::Programs;
 use self::{
     cache::{cache, lock},
-    go::{WITHOUT_DEBUG, build, changed_copy, go, module_directory, run_quietly},
+    go::{build, changed_copy, module_directory},
 };
 
 /// Directory of the end-to-end tests, which has the versions of programs as files of Go and Python.
 fn e2e() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e")
+}
+
+/// Directory of the Go module that has the versions of all programs, so that they share what they have compiled.
+fn go_module() -> PathBuf {
+    e2e().join("programs")
 }
 
 /// Installs everything that the tests use, so that no test waits for it.
@@ -38,48 +43,48 @@ pub fn install_all() -> anyhow::Result<()> {
     prometheus("prometheus").map(drop)
 }
 
-/// Go modules of KUDO and of its test tool.
+/// Go module of KUDO.
 const KUDO: &str = "github.com/kudobuilder/kudo@v0.19.0";
-const KUTTL: &str = "github.com/kudobuilder/kuttl@v0.22.0";
-
-/// Go module of crane, a client of image registries that contains one.
-const CRANE: &str = "github.com/google/go-containerregistry/cmd/crane@v0.22.1";
-
-/// Go module of Helm.
-const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.22.0";
 
 /// Go module with the CRDs of prometheus-operator, and their directory in it.
 const PROMETHEUS_OPERATOR: &str = "github.com/prometheus-operator/prometheus-operator@v0.85.0";
 const PROMETHEUS_OPERATOR_CRDS: &str = "example/prometheus-operator-crd";
 
-/// Path of crane, which is built from Go modules on first use.
+/// Path of crane, a client of image registries that contains one; built on first use.
 ///
 /// # Errors
 ///
 /// If it cannot be built.
 pub fn crane() -> anyhow::Result<PathBuf> {
-    installed("crane", CRANE)
+    built("crane", "github.com/google/go-containerregistry/cmd/crane")
 }
 
-/// Path of Helm, which is built from Go modules on first use.
+/// Path of Helm, which is built on first use.
 ///
 /// # Errors
 ///
 /// If it cannot be built.
 pub fn helm() -> anyhow::Result<PathBuf> {
-    installed("helm", HELM)
+    built("helm", "helm.sh/helm/v3/cmd/helm")
 }
 
-/// Path of a program in the cache, into which it is installed from a Go module on first use.
-fn installed(name: &str, module: &str) -> anyhow::Result<PathBuf> {
+/// Path of kuttl, which is built on first use.
+///
+/// # Errors
+///
+/// If it cannot be built.
+pub fn kuttl() -> anyhow::Result<PathBuf> {
+    built("kuttl", "github.com/kudobuilder/kuttl/cmd/kubectl-kuttl")
+}
+
+/// Path of a program in the cache, which is built from a package on first use.
+fn built(name: &str, package: &str) -> anyhow::Result<PathBuf> {
     let directory = cache()?.join(name);
     let program = directory.join(name);
     let _lock = lock(&directory)?;
     if !program.is_file() {
         eprintln!("==> building {name} from Go modules; only done once");
-        let mut install = go(&directory);
-        install.arg("install").args(WITHOUT_DEBUG).args(["-ldflags=-s -w", module]);
-        run_quietly(install.env("GOBIN", &directory))?;
+        build(&go_module(), package, &program)?;
     }
     Ok(program)
 }
@@ -123,7 +128,7 @@ pub fn prometheus_operator_crds() -> anyhow::Result<PathBuf> {
 }
 
 /// Path of the program that computes the status of an object as GitOps tools do; see
-/// `e2e/gitops/main.go`.
+/// `e2e/programs/gitops/main.go`.
 ///
 /// # Errors
 ///
@@ -132,7 +137,7 @@ pub fn gitops() -> anyhow::Result<PathBuf> {
     let directory = cache()?.join("gitops");
     let program = directory.join("gitops");
     let _lock = lock(&directory)?;
-    build(&e2e().join("gitops"), ".", &program)?;
+    build(&go_module(), "./gitops", &program)?;
     Ok(program)
 }
 
@@ -187,28 +192,6 @@ pub fn python() -> anyhow::Result<PathBuf> {
 /// If the Go module cannot be downloaded.
 pub fn kudo_source() -> anyhow::Result<PathBuf> {
     module_directory(KUDO)
-}
-
-/// Path of kuttl, which is built from its Go module on first use.
-///
-/// # Errors
-///
-/// If it cannot be built.
-pub fn kuttl() -> anyhow::Result<PathBuf> {
-    let directory = cache()?.join("kuttl");
-    let program = directory.join("kubectl-kuttl");
-    let _lock = lock(&directory)?;
-    if program.is_file() {
-        return Ok(program);
-    }
-    eprintln!("==> building kuttl from Go modules; takes some minutes, only done once");
-    let source = directory.join("source");
-    // It implements an interface of Go's own test runner, to which Go 1.25 has added a method.
-    let change = "printf 'package utils\\n\\nfunc (testDeps) ModulePath() string { return \"\" }\\n' \
-                  > pkg/test/utils/module_path.go";
-    changed_copy(KUTTL, &source, change)?;
-    build(&source, "./cmd/kubectl-kuttl", &program)?;
-    Ok(program)
 }
 
 /// A project of which a program is built from its Go module.
