@@ -14,7 +14,7 @@ mod workloads;
 
 mod metrics;
 
-mod attempt;
+mod turns;
 
 mod apply;
 mod reconcile;

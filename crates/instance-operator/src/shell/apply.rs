@@ -10,8 +10,8 @@ use podops_runtime::{
 };
 
 use super::{
-    attempt::{AttemptResult, End},
     reconcile::InstanceController,
+    turns::{End, TurnsResult},
 };
 use crate::{
     memory::InstanceMemory, metrics::ended_runs, pending_status::PendingStatus, render,
@@ -19,19 +19,19 @@ use crate::{
 };
 
 impl InstanceController {
-    /// Keeps the status of an interrupted attempt, so that the next reconcile continues from there.
+    /// Keeps the status of an interrupted reconcile, so that the next reconcile continues from there.
     ///
     /// # Errors
     ///
-    /// The error of the attempt, or of a change of the Instance that must be written first.
+    /// The error of the turns, or of a change of the Instance that must be written first.
     pub(super) async fn interrupt(
         &self,
         instance: &Instance,
         observed: &Observed,
-        attempted: AttemptResult,
+        result: TurnsResult,
         memory: &mut InstanceMemory,
     ) -> Result<Reconciled, ReconcileError> {
-        let AttemptResult { plan, events, error, end } = attempted;
+        let TurnsResult { plan, events, error, end } = result;
         let first = plan.change.as_ref().filter(|change| change.is_first());
         let events = self.publish_last(instance, first, events).await;
         let stored = observed.stored.clone();
@@ -90,10 +90,10 @@ impl InstanceController {
         &self,
         instance: &Instance,
         observed: &Observed,
-        attempted: AttemptResult,
+        result: TurnsResult,
         memory: &mut InstanceMemory,
     ) -> Result<Reconciled, ReconcileError> {
-        let AttemptResult { plan, events, .. } = attempted;
+        let TurnsResult { plan, events, .. } = result;
         self.metrics.record(&ObjectKey::of(instance), &plan.status);
         let retry_after = memory.failures.record(observed, Instant::now());
         let mut due = Due { plan: plan.requeue_after, retry_after, ..Due::default() };

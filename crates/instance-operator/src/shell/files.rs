@@ -28,7 +28,7 @@ use crate::{
 
 /// Number of concurrent commands.
 const COMMANDS: usize = 8;
-/// Timeout for reading all files of an attempt: a reconcile times out after one minute.
+/// Timeout for reading all files of a reconcile: a reconcile times out after one minute.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a failed command's message, in bytes.
 const MESSAGE_MAX: usize = 500;

@@ -1,4 +1,4 @@
-//! Reconciles Instances: observes, attempts the due work, and reports the status.
+//! Reconciles Instances: observes, takes turns of planning and writing, and reports the status.
 
 use std::{
     collections::BTreeSet,
@@ -25,10 +25,10 @@ use podops_runtime::{
 };
 
 use super::{
-    attempt::{Access, End},
     metrics::Metrics,
     objects::Objects,
     service_account::ServiceAccounts,
+    turns::{Access, End},
     types::Types,
     versions::Versions,
     watches::{Awaited, AwaitedObject, Watches},
@@ -104,15 +104,15 @@ impl Reconciler for InstanceController {
         self.add_known(&key, &mut observed, memory).await?;
         let sources = read_sources(&access, &mut observed).await;
         let mut observed = Arc::new(observed);
-        let mut attempted = access.attempt(&mut observed).await;
-        attempted.events.splice(0..0, earlier);
-        if attempted.is_interrupted() {
-            return self.interrupt(instance, &observed, attempted, memory).await;
+        let mut result = access.take_turns(&mut observed).await;
+        result.events.splice(0..0, earlier);
+        if result.is_interrupted() {
+            return self.interrupt(instance, &observed, result, memory).await;
         }
-        if attempted.end == End::All {
-            self.await_changes(&key, &attempted.plan, sources, &objects);
+        if result.end == End::All {
+            self.await_changes(&key, &result.plan, sources, &objects);
         }
-        self.report(instance, &observed, attempted, memory).await
+        self.report(instance, &observed, result, memory).await
     }
 
     fn forget_metrics(&self, instance: &ObjectKey) {

@@ -1,4 +1,4 @@
-//! One attempt: plans, reads and writes objects until nothing remains to be done.
+//! Turns of a reconcile: each plans, reads and writes objects, until nothing remains to be done.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,21 +31,21 @@ use crate::{
     view::Observed,
 };
 
-/// Maximum number of turns of planning, reading and writing in one attempt. Then the status is
-/// written, and another attempt follows.
+/// Maximum number of turns of planning, reading and writing in one reconcile. Then the status is
+/// written, and another reconcile follows.
 const TURNS_MAX: usize = 100;
-/// Time after which an attempt writes no more objects, so that the status reports its progress: a
+/// Time after which a reconcile writes no more objects, so that the status reports its progress: a
 /// reconcile times out after one minute.
-const ATTEMPT_MAX: Duration = Duration::from_secs(20);
+const TURNS_TIME_MAX: Duration = Duration::from_secs(20);
 /// Number of objects of one type from which a list of their metadata is cheaper than single
 /// requests.
 const LIST_MIN: usize = 3;
 /// Number of concurrent reads.
 const READS: usize = 8;
 
-/// Result of an attempt.
+/// Result of the turns of a reconcile.
 #[derive(Default)]
-pub(super) struct AttemptResult {
+pub(super) struct TurnsResult {
     /// The last plan.
     pub(super) plan: Plan,
     /// Events of all plans.
@@ -56,7 +56,7 @@ pub(super) struct AttemptResult {
     pub(super) end: End,
 }
 
-impl AttemptResult {
+impl TurnsResult {
     /// Returns whether the status must not be written yet.
     pub(super) fn is_interrupted(&self) -> bool {
         let is_first = self.plan.change.as_ref().is_some_and(InstanceChange::is_first);
@@ -64,7 +64,7 @@ impl AttemptResult {
     }
 }
 
-/// Instance, API clients and watches of an attempt.
+/// Instance, API clients and watches of a reconcile.
 pub(super) struct Access<'a> {
     pub(super) instance: &'a ObjectKey,
     pub(super) objects: &'a Objects<'a>,
@@ -75,47 +75,47 @@ pub(super) struct Access<'a> {
 
 impl Access<'_> {
     /// Plans, reads and writes objects until nothing remains to be done.
-    pub(super) async fn attempt(&self, observed: &mut Arc<Observed>) -> AttemptResult {
-        let mut attempted = AttemptResult::default();
-        let deadline = Instant::now() + ATTEMPT_MAX;
+    pub(super) async fn take_turns(&self, observed: &mut Arc<Observed>) -> TurnsResult {
+        let mut result = TurnsResult::default();
+        let deadline = Instant::now() + TURNS_TIME_MAX;
         for _ in 0..TURNS_MAX {
-            attempted.plan = match plan_off_thread(observed.clone()).await {
+            result.plan = match plan_off_thread(observed.clone()).await {
                 Ok(plan) => plan,
                 Err(error) => {
-                    attempted.error = Some(error);
-                    return attempted;
+                    result.error = Some(error);
+                    return result;
                 }
             };
-            attempted.events.append(&mut attempted.plan.events);
-            let plan = &mut attempted.plan;
+            result.events.append(&mut result.plan.events);
+            let plan = &mut result.plan;
             if plan.change.as_ref().is_some_and(InstanceChange::is_first) {
-                return attempted;
+                return result;
             }
             // The planning thread has dropped its reference.
             let observed = Arc::make_mut(observed);
             observed.status = plan.status.clone();
             if plan.needs.is_empty() && plan.writes.is_empty() {
-                return attempted;
+                return result;
             }
             self.read(observed, &plan.needs).await;
             let writes = std::mem::take(&mut plan.writes);
             let Written { mut events, end } = self.write(observed, writes, deadline).await;
             // The API server's messages identify list items by the values of their keys.
             Redaction::of(observed).apply_to_events(&mut events);
-            attempted.events.extend(events);
-            attempted.end = end;
+            result.events.extend(events);
+            result.end = end;
             match end {
                 End::All => {}
-                End::Outdated => return attempted,
+                End::Outdated => return result,
                 End::Deadline => break,
             }
         }
         // The status reports the progress. Its watch event, or the requeue, starts the next
-        // attempt.
-        let requeue_after = (attempted.end == End::Deadline).then_some(Duration::ZERO);
+        // reconcile.
+        let requeue_after = (result.end == End::Deadline).then_some(Duration::ZERO);
         let status = observed.status.clone();
-        attempted.plan = Plan { requeue_after, status, ..Plan::default() };
-        attempted
+        result.plan = Plan { requeue_after, status, ..Plan::default() };
+        result
     }
 
     async fn read(&self, observed: &mut Observed, needs: &Needs) {
@@ -294,7 +294,7 @@ pub(super) enum End {
     /// An object had changed since it was read. The remaining objects were not written, because the
     /// plan may be outdated too.
     Outdated,
-    /// The time was exceeded; another attempt continues.
+    /// The time was exceeded; another reconcile continues.
     Deadline,
 }
 
