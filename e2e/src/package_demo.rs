@@ -13,9 +13,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use indicatif::ProgressBar;
-use kube::{Api, ResourceExt as _};
-use kubectl_kudo::failure::Failure;
-use podops_api::kudo::{Instance, OperatorVersion};
+use kube::ResourceExt as _;
 use podops_test_cluster::{
     cluster::{TestCluster, root},
     folders,
@@ -30,6 +28,8 @@ const PACKAGE: &str = "docs/examples/packages/store";
 const NAME: &str = "store";
 /// Interval at which the tree is drawn.
 const INTERVAL: Duration = Duration::from_millis(200);
+/// Exit status of `kubectl kudo plan diff` if the objects would change.
+const DIFFERENCES: i32 = 5;
 /// Resources that the package applies, besides those that its ServiceAccount may always read.
 const RESOURCES: &str =
     "services,collasets.apps.kusionstack.io,podtransitionrules.apps.kusionstack.io,jobs.batch";
@@ -112,20 +112,18 @@ impl Demo {
         let args = [&["plan", "diff"], args].concat();
         eprintln!("$ kubectl kudo {}", shown(&args));
         let output = self.command(&args).output().await.context("starting kubectl-kudo")?;
-        ensure!(output.status.code() == Some(Failure::Differences.status().into()), "{output:?}");
+        ensure!(output.status.code() == Some(DIFFERENCES), "{output:?}");
         eprint!("{}", String::from_utf8_lossy(&output.stdout));
         Ok(())
     }
 
     /// The plans of the Instance and the Pods of its CollaSet, as text; empty before it exists.
     async fn tree(&self) -> anyhow::Result<String> {
-        let (instances, versions): (Api<Instance>, Api<OperatorVersion>) =
-            (self.cluster.api(), self.cluster.api());
-        let Some(instance) = instances.get_opt(NAME).await? else { return Ok(String::new()) };
-        let version = instance.spec.operator_version.name.clone().unwrap_or_default();
-        let Some(version) = versions.get_opt(&version).await? else { return Ok(String::new()) };
-        let plans = kubectl_kudo::plans::status(&instance, &version.spec);
-        let mut text = plans.map(|plans| plans.to_string()).unwrap_or_default();
+        let status = self.command(&["plan", "status", "--instance", NAME]).output().await?;
+        if !status.status.success() {
+            return Ok(String::new());
+        }
+        let mut text = String::from_utf8_lossy(&status.stdout).into_owned();
         for pod in self.cluster.pods_of(NAME).await? {
             writeln!(text, "{:12} {}", pod.name_any(), state_of(&pod))?;
         }

@@ -15,7 +15,7 @@ use crate::sources;
 pub(crate) const BUILD: [&str; 3] = ["build", "--workspace", "--bins"];
 
 /// Builds the programs that the demo runs.
-pub(crate) const BUILD_DEMO: [&str; 18] = [
+pub(crate) const BUILD_DEMO: [&str; 14] = [
     "build",
     "--bins",
     "--package",
@@ -25,16 +25,16 @@ pub(crate) const BUILD_DEMO: [&str; 18] = [
     "--package",
     "consist-operator",
     "--package",
-    "instance-operator",
-    "--package",
-    "kubectl-kudo",
-    "--package",
     "lifecycle-operator",
     "--package",
     "operationjob-operator",
     "--package",
     "transition-rule-operator",
 ];
+
+/// The further programs of the demo of a package.
+pub(crate) const OF_PACKAGES: [&str; 4] =
+    ["--package", "instance-operator", "--package", "kubectl-kudo"];
 
 /// Builds programs and tests at once: apart, they would be built with other features of their
 /// dependencies.

@@ -11,7 +11,8 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use cargo::{
-    BUILD, BUILD_ALL, BUILD_DEMO, BUILD_RELEASE, cargo, cargo_with, release, target_directory,
+    BUILD, BUILD_ALL, BUILD_DEMO, BUILD_RELEASE, OF_PACKAGES, cargo, cargo_with, release,
+    target_directory,
 };
 use parts::Parts;
 use podops_test_programs::Programs;
@@ -130,7 +131,8 @@ const PURE: [&str; 7] = [
 fn demo(args: &[&str]) -> anyhow::Result<()> {
     prerequisites::for_demo(args)?;
     let control_plane = thread::spawn(Programs::find);
-    cargo(&BUILD_DEMO)?;
+    let further = if args.contains(&"--package") { &OF_PACKAGES[..] } else { &[] };
+    cargo(&[&BUILD_DEMO[..], further].concat())?;
     control_plane.join().unwrap_or_else(|panic| panic::resume_unwind(panic))?;
     let program = env::current_exe()?.with_file_name("podops-e2e");
     let status = Command::new(&program).arg("demo").args(args).status();

@@ -6,7 +6,6 @@ use std::{
 };
 
 use anyhow::Context as _;
-use podops_packages::package::Files;
 
 /// Root directory of this repository.
 #[must_use]
@@ -31,26 +30,4 @@ pub fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Reads the files of a package, by their paths in its folder.
-///
-/// # Errors
-///
-/// If a file cannot be read, or its name is not UTF-8.
-pub fn read(folder: &Path) -> anyhow::Result<Files> {
-    let mut files = Files::new();
-    let mut open = vec![folder.to_owned()];
-    while let Some(current) = open.pop() {
-        for entry in fs::read_dir(current)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                open.push(path);
-                continue;
-            }
-            let name = path.strip_prefix(folder)?.to_str().context("a name is not UTF-8")?;
-            files.insert(name.to_owned(), fs::read(&path)?);
-        }
-    }
-    Ok(files)
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
     path::Path,
     time::{Duration, Instant},
 };
@@ -16,7 +17,10 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::kudo::{ExecutionStatus, Instance, InstanceStatus, OperatorVersion};
-use podops_packages::{convert, package::Package};
+use podops_packages::{
+    convert,
+    package::{Files, Package},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -28,7 +32,6 @@ use super::{
 use podops_test_cluster::{
     audit::Request,
     cluster::{INSTANCE_OPERATOR, TIMEOUT, TestCluster, eventually},
-    folders,
     measure::Process,
     package_kills, permissions,
     process::cpu_time,
@@ -138,7 +141,7 @@ fn render(community: &Path, rows: &mut Rows) -> anyhow::Result<()> {
         eprintln!("there is no package of Cassandra in {}", community.display());
         return Ok(());
     };
-    let package = Package::read(&folders::read(&folder)?)?;
+    let package = Package::read(&files(&folder)?)?;
     let spec = convert::operator_version(&package)?.spec;
     let steps = spec.plans["deploy"].phases.iter().flat_map(|phase| &phase.steps);
     let tasks: BTreeSet<&String> = steps.flat_map(|step| &step.tasks).collect();
@@ -488,4 +491,22 @@ fn max_status_writes(metric: &'static str, requests: &[&Request]) -> Row {
     }
     let most = seconds.values().max().copied().unwrap_or_default();
     count_at_most(metric, most, 1)
+}
+
+/// Reads the files of a package, by their paths in its folder.
+fn files(folder: &Path) -> anyhow::Result<Files> {
+    let mut files = Files::new();
+    let mut open = vec![folder.to_owned()];
+    while let Some(current) = open.pop() {
+        for entry in fs::read_dir(current)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                open.push(path);
+                continue;
+            }
+            let name = path.strip_prefix(folder)?.to_str().context("a name is not UTF-8")?;
+            files.insert(name.to_owned(), fs::read(&path)?);
+        }
+    }
+    Ok(files)
 }
