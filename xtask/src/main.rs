@@ -72,6 +72,7 @@ Commands:
                    Run random rollouts with faults under shared rules; writes docs/soak.md
   programs         Build or download the programs of other projects that the tests run
   test             Run what CI runs: formatting, lints, unit and property tests, models, e2e tests
+  test --each      Run each scenario of the groups alone, on a cluster of its own
   test NAME [--keep]
                    Run the tests with NAME in their names; with --keep, the cluster of a scenario remains
                    until Ctrl-C
@@ -105,6 +106,7 @@ fn main() -> anyhow::Result<()> {
         ["soak", args @ ..] => write_page("soak", args, "docs/soak.md"),
         ["programs"] => podops_test_programs::install_all(),
         ["test"] => test(),
+        ["test", "--each"] => test_each(),
         ["test", name] => test_named(name, false),
         ["test", name, "--keep"] => test_named(name, true),
         ["upgrade", revision] => upgrade(revision),
@@ -232,6 +234,13 @@ fn test() -> anyhow::Result<()> {
     let result = test_parts(&mut parts);
     write!(io::stdout(), "\n{}", parts.table())?;
     result
+}
+
+/// Runs each scenario of the groups alone.
+fn test_each() -> anyhow::Result<()> {
+    prerequisites::for_tests()?;
+    cargo(&BUILD_ALL)?;
+    suites::run_each()
 }
 
 /// Runs the tests with a name.

@@ -32,6 +32,9 @@ const AT_A_TIME: usize = 2;
 /// Number of live tests that mostly wait and run beside the others.
 const WAITING_AT_A_TIME: usize = 3;
 
+/// Number of scenarios of groups that run side by side, each on a cluster of its own.
+const EACH_AT_A_TIME: usize = 3;
+
 /// The longest of the tests without a cluster, which begin first, so that none of them runs alone
 /// at the end.
 const LONGEST: [&str; 3] = ["model_rules", "model", "templates"];
@@ -131,17 +134,23 @@ impl Run {
         if scenarios.is_empty() {
             return vec![Self::of_suite(suite.clone())];
         }
-        let group_of = |name: &str| name.split_once("::").map(|(group, _)| format!("{group}::"));
-        let ends = scenarios.iter().filter(|(_, name)| name.ends_with(END_OF_GROUP));
-        let groups: BTreeMap<String, Lane> =
-            ends.filter_map(|(lane, name)| Some((group_of(name)?, *lane))).collect();
-        let is_alone = |name: &str| group_of(name).is_none_or(|group| !groups.contains_key(&group));
-        let singles = scenarios.iter().filter(|(_, name)| is_alone(name));
+        let groups = groups(&scenarios);
+        let singles = scenarios.iter().filter(|(_, name)| !is_grouped(&groups, name));
         let of_groups =
             groups.iter().map(|(group, lane)| Self::of_selected(suite, *lane, &[group]));
         let of_singles =
             singles.map(|(lane, name)| Self::of_selected(suite, *lane, &[name, "--exact"]));
         of_groups.chain(of_singles).collect()
+    }
+
+    /// Returns a run for each scenario of the groups in a program's list of tests.
+    fn of_each_grouped(suite: &Suite, list: &str) -> Vec<Self> {
+        let scenarios: Vec<(Lane, &str)> = list.lines().filter_map(scenario).collect();
+        let groups = groups(&scenarios);
+        let grouped = scenarios
+            .iter()
+            .filter(|(_, name)| is_grouped(&groups, name) && !name.ends_with(END_OF_GROUP));
+        grouped.map(|(lane, name)| Self::of_selected(suite, *lane, &[name, "--exact"])).collect()
     }
 
     /// Tests of a program that arguments select.
@@ -152,6 +161,21 @@ impl Run {
             lane: Some(lane),
         }
     }
+}
+
+/// Lanes of the groups of scenarios that share a cluster, by the beginning of their names, such as
+/// `steps::`.
+fn groups(scenarios: &[(Lane, &str)]) -> BTreeMap<String, Lane> {
+    let ends = scenarios.iter().filter(|(_, name)| name.ends_with(END_OF_GROUP));
+    ends.filter_map(|(lane, name)| Some((group_of(name)?, *lane))).collect()
+}
+
+fn is_grouped(groups: &BTreeMap<String, Lane>, name: &str) -> bool {
+    group_of(name).is_some_and(|group| groups.contains_key(&group))
+}
+
+fn group_of(name: &str) -> Option<String> {
+    name.split_once("::").map(|(group, _)| format!("{group}::"))
 }
 
 /// Lane and name of a scenario in a list of tests, such as
@@ -178,6 +202,21 @@ pub(crate) fn run(parts: &mut Parts) -> anyhow::Result<()> {
         .extend(parts.run("live tests side by side", || Ok(run_all(&busy, &waiting, AT_A_TIME)))?);
     failed.extend(parts.run("live tests alone", || Ok(run_all(&alone, &[], 1)))?);
     anyhow::ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
+    Ok(())
+}
+
+/// Runs each scenario of the groups on a cluster of its own: none may depend on another.
+///
+/// # Errors
+///
+/// If the build or a scenario fails; the error names all scenarios that do.
+pub(crate) fn run_each() -> anyhow::Result<()> {
+    let mut runs = Vec::new();
+    for suite in built()? {
+        runs.extend(Run::of_each_grouped(&suite, &suite.list()?));
+    }
+    let failed = run_all(&runs, &[], EACH_AT_A_TIME);
+    anyhow::ensure!(failed.is_empty(), "scenarios failed alone: {}", failed.join(", "));
     Ok(())
 }
 
@@ -373,6 +412,9 @@ mod tests {
         assert_eq!(names, ["collaset steps", "collaset scale::c", "collaset faults::d"]);
         assert_eq!(runs[0].arguments, ["steps::"]);
         assert_eq!(runs[1].arguments, ["scale::c", "--exact"]);
+        let each = Run::of_each_grouped(&suite("collaset"), list);
+        let names: Vec<String> = each.iter().map(Run::name).collect();
+        assert_eq!(names, ["collaset steps::a", "collaset steps::b"]);
         let unit = Run::of_list(&suite("podops_api"), "lifecycle::tests::a: test\n");
         assert_eq!(unit, [Run::of_suite(suite("podops_api"))]);
         let groups = Groups::of([runs, unit].concat());

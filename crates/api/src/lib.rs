@@ -1,7 +1,7 @@
 //! API types of the Podops operators: custom resources and the PodOpsLifecycle label protocol.
 //!
-//! Wire-compatible with KusionStack Kuperator and, in [`kudo`], with KUDO. No client, no I/O and no decisions: this crate
-//! defines what each label means; the operators decide when to write it.
+//! Wire-compatible with KusionStack Kuperator and, in [`kudo`], with KUDO. No client, no I/O and no
+//! decisions: this crate defines what each label means; the operators decide when to write it.
 
 #![allow(clippy::duplicated_attributes, reason = "each CEL rule is a separate attribute")]
 #![allow(unreachable_pub, reason = "triggered by the struct that KubeSchema generates")]

@@ -1,4 +1,5 @@
-//! Parts of both command lines: tables, trees and screens of a terminal, errors, and the connection to a cluster.
+//! Parts of both command lines: tables, trees and screens of a terminal, errors, and the connection
+//! to a cluster.
 
 pub mod clock;
 pub mod connection;

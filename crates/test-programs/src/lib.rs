@@ -25,7 +25,8 @@ fn e2e() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e")
 }
 
-/// Directory of the Go module that has the versions of all programs, so that they share what they have compiled.
+/// Directory of the Go module that has the versions of all programs, so that they share what they
+/// have compiled.
 fn go_module() -> PathBuf {
     e2e().join("programs")
 }

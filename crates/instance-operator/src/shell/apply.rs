@@ -19,7 +19,8 @@ use crate::{
 };
 
 impl InstanceController {
-    /// Keeps the status of an interrupted reconcile, so that the next reconcile continues from there.
+    /// Keeps the status of an interrupted reconcile, so that the next reconcile continues from
+    /// there.
     ///
     /// # Errors
     ///
