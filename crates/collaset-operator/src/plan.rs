@@ -21,7 +21,7 @@ use action::{Action, SetChange};
 use planner::Planner;
 use state::{
     counted::{counted, select_for_scale_in},
-    instances::Instances,
+    instance_ids::Instances,
     pairs::Pairs,
     rolling_limits::Budget,
     targets::Targets,

@@ -10,7 +10,7 @@ pub mod cli;
 pub mod target;
 
 pub mod check;
-pub mod demo;
+pub mod demo_objects;
 pub mod drain;
 pub mod explain;
 pub mod pod_change;

@@ -8,7 +8,7 @@ use std::{
 use clap::{CommandFactory as _, Parser as _};
 use kubectl_podops::{
     cli::{Cli, Command},
-    demo::Demo,
+    demo_objects::Demo,
     drain::DrainOptions,
 };
 

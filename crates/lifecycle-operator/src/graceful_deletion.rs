@@ -1,5 +1,5 @@
-//! Decisions on delete and eviction requests: requests to allow, requests that start the graceful
-//! deletion of a Pod, and messages of denials.
+//! Decisions on delete and eviction requests. `decision` chooses the label that starts the graceful
+//! deletion of a Pod, `review` answers requests, and `disruption_budget` counts disruptions.
 
 pub mod decision;
 pub mod disruption_budget;

@@ -11,6 +11,7 @@
 //! Owns every lifecycle label except `operating`, `operation-type` and `undo-operation-type`, which
 //! belong to the controller that requests the operation.
 
+pub mod events;
 pub mod observe;
 pub mod pod;
 pub mod reasons;
@@ -19,8 +20,8 @@ pub mod history;
 pub mod machine;
 pub mod measurements;
 pub mod metrics;
+pub mod operations_record;
 pub mod plan;
-pub mod record;
 pub mod traces;
 
 pub mod graceful_deletion;

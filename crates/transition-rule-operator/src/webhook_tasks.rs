@@ -17,9 +17,11 @@ use crate::{
 
 mod job;
 mod rule_webhook;
+mod timeouts;
 
-pub use job::{Job, JobKind, poll_interval, request_timeout, task_url};
+pub use job::{Job, JobKind, task_url};
 pub use rule_webhook::TaskState;
+pub use timeouts::{poll_interval, request_timeout};
 
 /// State of the webhook rules of a namespace.
 #[derive(Debug, Default)]

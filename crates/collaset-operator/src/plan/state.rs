@@ -5,7 +5,7 @@ pub mod counted;
 pub mod decorations;
 pub mod facts;
 pub mod failures;
-pub mod instances;
+pub mod instance_ids;
 pub mod last_status;
 pub mod pairs;
 pub mod revisions;

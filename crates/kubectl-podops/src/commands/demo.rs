@@ -6,7 +6,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::{Context as _, bail};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kubectl_podops::{
-    demo::{self, Demo},
+    demo_objects::{self, Demo},
     live::Live,
     rollout::{Progress, progress},
     tree,
@@ -30,7 +30,7 @@ pub(crate) async fn demo(
     timeout: Duration,
 ) -> anyhow::Result<ExitCode> {
     let namespace = &session.namespace;
-    let name = demo::NAME;
+    let name = demo_objects::NAME;
     session.check_namespace().await?;
     // Reports a missing permission, for which the live tree would wait.
     session.facts().await?;
@@ -73,7 +73,7 @@ async fn run(
         let params =
             PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         let patch: Patch<Value> = Patch::Merge(patch);
-        let changed = session.sets().patch(demo::NAME, &params, &patch).await?;
+        let changed = session.sets().patch(demo_objects::NAME, &params, &patch).await?;
         show(session, &changed, timeout).await?;
     }
     Ok(())
@@ -89,7 +89,7 @@ async fn show(session: &Session, changed: &CollaSet, timeout: Duration) -> anyho
         let facts = live.facts();
         // The watch may not have observed the change yet.
         let set = facts.sets.iter().find(|set| is_demo(set) && !is_older(set, changed));
-        if let Some(tree) = tree::tree(&facts, demo::NAME) {
+        if let Some(tree) = tree::tree(&facts, demo_objects::NAME) {
             screen.show(tree::lines(&tree, screen.width()))?;
         }
         match set.map(progress) {
@@ -98,7 +98,9 @@ async fn show(session: &Session, changed: &CollaSet, timeout: Duration) -> anyho
             Some(Progress::Waiting(message)) if Instant::now() > deadline => {
                 bail!("timed out after {}s; {message}", timeout.as_secs())
             }
-            None if Instant::now() > deadline => bail!("collaset/{} is not observed", demo::NAME),
+            None if Instant::now() > deadline => {
+                bail!("collaset/{} is not observed", demo_objects::NAME)
+            }
             Some(Progress::Waiting(_)) | None => {}
         }
         sleep(REDRAW_INTERVAL).await;
@@ -110,21 +112,21 @@ fn is_older(set: &CollaSet, other: &CollaSet) -> bool {
 }
 
 fn is_demo(set: &CollaSet) -> bool {
-    set.metadata.name.as_deref() == Some(demo::NAME)
+    set.metadata.name.as_deref() == Some(demo_objects::NAME)
 }
 
 /// Deletes the CollaSet, and waits until its Pods are deleted.
 async fn delete(session: &Session, timeout: Duration) -> anyhow::Result<()> {
     let sets = session.sets();
-    sets.delete(demo::NAME, &DeleteParams::foreground()).await?;
+    sets.delete(demo_objects::NAME, &DeleteParams::foreground()).await?;
     let deadline = Instant::now() + timeout;
-    while sets.get_opt(demo::NAME).await?.is_some() {
+    while sets.get_opt(demo_objects::NAME).await?.is_some() {
         if Instant::now() > deadline {
             bail!(
                 "collaset/{} is not deleted after {}s: see `kubectl podops explain collaset/{}`",
-                demo::NAME,
+                demo_objects::NAME,
                 timeout.as_secs(),
-                demo::NAME
+                demo_objects::NAME
             );
         }
         sleep(REDRAW_INTERVAL).await;

@@ -26,13 +26,13 @@ use podops_traces::AnnotationChanges;
 
 use super::metrics::Metrics;
 use crate::{
+    events,
     measurements::{Measurements, in_progress},
     observe::{SlimPod, SlimService},
+    operations_record::OperationsRecord,
     plan::{self, Plan},
     pod::PodView,
-    reasons,
-    record::OperationsRecord,
-    render, traces,
+    reasons, render, traces,
 };
 
 /// The controller of Pods.
@@ -202,39 +202,17 @@ impl PodController {
         }
     }
 
-    /// Publishes an event for each problem of the Pod that its requesters or users can solve.
+    /// Publishes the events of a Pod, and of its Services that no program protects.
     async fn report(&self, pod: &SlimPod, view: &PodView, plan: &Plan, now: Timestamp) {
-        if !view.has_readiness_gate && (plan.gate_open == Some(false) || view.is_just_created(now))
-        {
-            let message = "Services send traffic to the Pod during operations, because it does not \
-                           declare the readiness gate pod.kusionstack.io/service-ready; declare it \
-                           in the Pod template";
-            self.publish(pod, reasons::READINESS_GATE_MISSING.with(message)).await;
+        self.events.publish_all(pod, events::of_plan(view, plan, now)).await;
+        if plan.gate_open != Some(false) {
+            return;
         }
-        if plan.gate_open == Some(false) {
-            for service in self.services.with_name_prefix(&ObjectKey::of(pod).namespace, "") {
-                if service.is_uncontrolled_service_of(&view.labels) {
-                    let message = "its Pods leave service for operations, and nothing waits until its \
-                                   traffic to them has ended, because it is not labelled \
-                                   kusionstack.io/control=true";
-                    let event = reasons::SERVICE_NOT_CONTROLLED.with(message);
-                    self.events.publish(&service.object_ref(&()), &event).await;
-                }
+        for service in self.services.with_name_prefix(&ObjectKey::of(pod).namespace, "") {
+            if service.is_uncontrolled_service_of(&view.labels) {
+                let event = events::of_uncontrolled_service();
+                self.events.publish(&service.object_ref(&()), &event).await;
             }
-        }
-        for id in &plan.incomplete_ids {
-            let message = format!(
-                "operation {id} does not begin, because the label \
-                 operation-type.podopslifecycle.kusionstack.io/{id} is missing; set it, or remove the \
-                 label operating.podopslifecycle.kusionstack.io/{id}"
-            );
-            self.publish(pod, reasons::OPERATION_INCOMPLETE.with(message)).await;
-        }
-        for wait in &plan.traffic_waits {
-            self.publish(pod, reasons::WAITING_FOR_TRAFFIC.with(&wait.message)).await;
-        }
-        if let Err(error) = &view.expected_finalizers {
-            self.publish(pod, reasons::AVAILABLE_CONDITIONS_INVALID.with(error.to_string())).await;
         }
     }
 

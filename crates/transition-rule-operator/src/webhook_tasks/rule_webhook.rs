@@ -10,7 +10,7 @@ use podops_api::{
 };
 use podops_client::backoff;
 
-use super::job::task_timeout;
+use super::timeouts::task_timeout;
 use crate::{
     rules::webhook_messages::{
         Outcome, REQUEST_IN_PROGRESS, Subject, TASK_IN_PROGRESS, WebhookError, WebhookVerdict,

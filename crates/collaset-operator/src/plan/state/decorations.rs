@@ -8,7 +8,7 @@ use podops_api::{
     well_known,
 };
 
-use super::{facts::Facts, instances::Instances};
+use super::{facts::Facts, instance_ids::Instances};
 use crate::{
     decoration::{
         Choice, Decorated,

@@ -11,7 +11,7 @@ use podops_api::{
 };
 
 use super::{
-    decorations::Decorator, facts::Facts, failures::Response, instances::Instances,
+    decorations::Decorator, facts::Facts, failures::Response, instance_ids::Instances,
     last_status::is_changed, pairs::Pairs,
 };
 use crate::{

@@ -13,7 +13,7 @@ use crate::{
         planner::Planner,
         state::{
             claims::needed_claims,
-            instances::{Instances, RemovalReason},
+            instance_ids::{Instances, RemovalReason},
         },
     },
     view::{ClaimView, Observed, PodView, instance_id},

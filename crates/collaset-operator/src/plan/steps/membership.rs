@@ -14,7 +14,7 @@ use crate::{
         planner::{Blocker, Planner},
         state::{
             counted::{counted, is_exclusion_requested, lists},
-            instances::Instances,
+            instance_ids::Instances,
             pairs::Pairs,
         },
     },

@@ -9,7 +9,7 @@ use crate::{
         action::PodChange,
         planner::Planner,
         state::{
-            instances::Instances,
+            instance_ids::Instances,
             pairs::{Pairs, origin_name},
             targets::Targets,
         },

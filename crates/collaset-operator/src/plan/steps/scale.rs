@@ -16,7 +16,7 @@ use crate::{
         state::{
             claims::possible_claim,
             counted::{counted, lists, pods_to_delete},
-            instances::{Allocation, Instances},
+            instance_ids::{Allocation, Instances},
             pairs::Pairs,
             targets::Targets,
         },

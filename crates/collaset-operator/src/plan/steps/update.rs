@@ -19,7 +19,7 @@ use crate::{
         action::{Action, ApplyMode, OperationEnd, PodChange},
         planner::{Blocker, Planner},
         state::{
-            instances::Instances,
+            instance_ids::Instances,
             last_status::{LastPodStatus, is_finished, last_pod_status, missing},
             pairs::Pairs,
             targets::{Targets, priority},

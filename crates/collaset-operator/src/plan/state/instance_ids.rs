@@ -358,10 +358,12 @@ impl Instances {
         claimed: &BTreeSet<InstanceId>,
         revision: &RevisionName,
     ) -> InstanceId {
-        let avoided: BTreeSet<InstanceId> = used | claimed;
         let mut own = self.own.keys().copied();
-        let id = own.find(|id| !avoided.contains(id) && self.is_available_for_creation(*id));
-        let id = id.unwrap_or_else(|| self.free_id(|id| avoided.contains(&id)));
+        let id = own.find(|id| {
+            !used.contains(id) && !claimed.contains(id) && self.is_available_for_creation(*id)
+        });
+        let id =
+            id.unwrap_or_else(|| self.free_id(|id| used.contains(&id) || claimed.contains(&id)));
         self.reserve(id, revision);
         id
     }
