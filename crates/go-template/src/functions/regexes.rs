@@ -149,11 +149,21 @@ fn split(regex: &Regex, text: &str, count: i64) -> Option<Vec<Text>> {
     Some(parts)
 }
 
+/// Syntax before a character: Go does not permit to repeat a repetition.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    Repetition,
+    LazyRepetition,
+    Other,
+}
+
 /// Translates an expression; `None` if the syntax is invalid in Go.
 fn translate(pattern: &str) -> Option<String> {
     let mut out = String::new();
     let mut characters = pattern.chars().peekable();
+    let mut before = Before::Other;
     while let Some(character) = characters.next() {
+        let last = std::mem::replace(&mut before, Before::Other);
         match character {
             '\\' => escape(characters.next()?, false, &mut characters, &mut out)?,
             '[' => class(&mut characters, &mut out)?,
@@ -162,6 +172,9 @@ fn translate(pattern: &str) -> Option<String> {
                 let rest: String = characters.clone().take_while(|c| *c != '}').collect();
                 let closes = characters.clone().any(|c| c == '}');
                 let is_count = closes && is_repetition(&rest)?;
+                if is_count && last != Before::Other {
+                    return None;
+                }
                 out.push_str(if is_count { "{" } else { r"\{" });
             }
             '}' => {
@@ -169,6 +182,15 @@ fn translate(pattern: &str) -> Option<String> {
                     .rfind('{')
                     .is_some_and(|open| !out[..open].ends_with('\\') && !out[open..].contains('}'));
                 out.push_str(if opens { "}" } else { r"\}" });
+                before = if opens { Before::Repetition } else { Before::Other };
+            }
+            '*' | '+' | '?' => {
+                before = match last {
+                    Before::Other => Before::Repetition,
+                    Before::Repetition if character == '?' => Before::LazyRepetition,
+                    Before::Repetition | Before::LazyRepetition => return None,
+                };
+                out.push(character);
             }
             // Groups and flags that Go lacks are invalid.
             '(' if characters.peek() == Some(&'?') => {

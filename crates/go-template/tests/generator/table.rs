@@ -27,6 +27,8 @@ pub(crate) enum Kind {
     Moment,
     /// A value that converts to a number.
     Numeric,
+    /// A number near the limits of its type.
+    Extreme,
     /// A value that is encoded as JSON or YAML.
     Json,
 }
@@ -61,12 +63,12 @@ const fn many(
 }
 
 use Kind::{
-    Any, Bool, Bound, Duration, Float, Format, Int, Ints, Json, Key, Layout, List, Map, Moment,
-    Numeric, Pattern, Small, Text, Texts, Time, Zone,
+    Any, Bool, Bound, Duration, Extreme, Float, Format, Int, Ints, Json, Key, Layout, List, Map,
+    Moment, Numeric, Pattern, Small, Text, Texts, Time, Zone,
 };
 
 /// All deterministic functions.
-pub(crate) const FUNCTIONS: [Signature; 150] = [
+pub(crate) const FUNCTIONS: [Signature; 152] = [
     f("abbrev", &[Small, Text], Text),
     f("abbrevboth", &[Small, Small, Text], Text),
     many("add", &[], Numeric, Any),
@@ -102,6 +104,7 @@ pub(crate) const FUNCTIONS: [Signature; 150] = [
     f("fail", &[Text], Text),
     f("first", &[List], Any),
     f("float64", &[Numeric], Float),
+    f("float64", &[Extreme], Float),
     f("floor", &[Numeric], Float),
     f("ge", &[Int, Int], Bool),
     f("gt", &[Text, Text], Bool),
@@ -153,6 +156,7 @@ pub(crate) const FUNCTIONS: [Signature; 150] = [
     f("prepend", &[List, Any], List),
     many("print", &[], Any, Text),
     many("printf", &[Format], Any, Text),
+    many("printf", &[Format, Extreme], Any, Text),
     many("println", &[], Any, Text),
     f("push", &[List, Any], List),
     many("quote", &[], Any, Text),

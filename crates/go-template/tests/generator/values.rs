@@ -184,6 +184,10 @@ pub(crate) fn values(kind: Kind) -> &'static [&'static str] {
             "$.Params.MAP.c",
             "nil",
         ],
+        // Only for some functions: those of Go that repeat and count would not end.
+        Kind::Extreme => {
+            &["9223372036854775807", "-9223372036854775808", "1e300", "\"0x1.8p-2147483648\""]
+        }
         Kind::Small => &["0", "1", "2", "3", "4", "5", "7", "10", "-1"],
         Kind::Bound => &["0", "1"],
         Kind::Key => &["\"a\"", "\"b\"", "\"x\"", "\"k\"", "\"l\"", "\"none\""],
