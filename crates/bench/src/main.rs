@@ -2,14 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use podops_bench::{
     bench, comparison,
     packages::{self, COMMUNITY},
     plots, recording, soak,
 };
-use podops_test_cluster::cluster::{TestCluster, root};
+use podops_test_cluster::cluster::{self, TestCluster, root};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Measures Podops on a local control plane with fake nodes
@@ -81,9 +80,7 @@ async fn main() -> anyhow::Result<()> {
 
 /// Runs a command, and returns its page.
 async fn run(command: Command) -> anyhow::Result<String> {
-    let this = std::env::current_exe()?;
-    let beside = this.parent().context("path of this program has no parent")?;
-    let programs = std::env::var_os("PODOPS_PROGRAMS").map_or(beside.to_owned(), PathBuf::from);
+    let programs = cluster::programs()?;
     match command {
         Command::Soak { rounds, seed } => {
             let cluster = TestCluster::start(&programs).await?;

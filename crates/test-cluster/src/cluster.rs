@@ -274,18 +274,22 @@ pub fn is_rolled_out(status: &CollaSetStatus, replicas: i32) -> bool {
         && status.terminating_replicas == 0
 }
 
-/// Directory of the operators' programs, for a test: `PODOPS_PROGRAMS`, or else the parent of the
-/// directory of test executables.
+/// Directory of the operators' programs: `PODOPS_PROGRAMS`, or else that of this program, or of the
+/// programs that were built with this test.
 ///
 /// # Errors
 ///
-/// If the path of the test executable is not known.
+/// If the path of this program is not known.
 pub fn programs() -> anyhow::Result<PathBuf> {
     if let Some(programs) = std::env::var_os("PODOPS_PROGRAMS") {
         return Ok(programs.into());
     }
-    let test = std::env::current_exe()?;
-    Ok(test.ancestors().nth(2).context("test executable is not in a target directory")?.to_owned())
+    let this = std::env::current_exe()?;
+    let directory = this.parent().context("path of this program has no parent")?;
+    // Cargo puts programs of tests into a directory of their own.
+    let is_test = directory.ends_with("deps");
+    let parent = directory.parent().filter(|_| is_test);
+    Ok(parent.unwrap_or(directory).to_owned())
 }
 
 /// Intervals at which [`eventually`] polls at first, and once it has waited for long.

@@ -86,6 +86,11 @@ impl Events {
         object: &impl Resource<DynamicType = ()>,
         events: impl IntoIterator<Item = E>,
     ) {
+        let mut events = events.into_iter().peekable();
+        // Most reconciles publish nothing.
+        if events.peek().is_none() {
+            return;
+        }
         let reference = object.object_ref(&());
         for event in events {
             self.publish(&reference, event.borrow()).await;

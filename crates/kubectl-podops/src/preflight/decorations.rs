@@ -5,11 +5,8 @@ use std::collections::BTreeSet;
 use podops_api::pod_decoration::PodDecoration;
 use serde_json::Value;
 
-use super::{
-    direction::Direction,
-    objects::{items, subject},
-};
-use crate::finding::Findings;
+use super::{direction::Direction, objects::subject};
+use crate::{finding::Findings, installation::items};
 
 pub(super) fn check(decoration: &Value, direction: Direction, findings: &mut Findings) {
     if direction == Direction::ToKuperator {

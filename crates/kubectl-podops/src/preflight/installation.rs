@@ -5,11 +5,11 @@ use serde_json::Value;
 
 use super::{
     direction::Direction,
-    objects::{Inventory, items, subject},
+    objects::{Inventory, subject},
 };
 use crate::{
     finding::Findings,
-    installation::{OLDEST_MINOR, POLICIES_SINCE},
+    installation::{OLDEST_MINOR, POLICIES_SINCE, items},
 };
 
 /// Label of the objects of Podops.

@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use super::{
     direction::Direction,
-    objects::{Inventory, items, subject},
+    objects::{Inventory, subject},
 };
-use crate::finding::Findings;
+use crate::{finding::Findings, installation::items};
 
 /// Actions of Podops.
 const ACTIONS: [&str; 3] = ["Replace", "Restart", "Recreate"];

@@ -38,8 +38,3 @@ pub(super) fn subject(kind: &str, object: &Value) -> String {
         None => format!("{kind} {name}"),
     }
 }
-
-/// Items of a list in an object; none if there is no list.
-pub(super) fn items(list: &Value) -> impl Iterator<Item = &Value> {
-    list.as_array().into_iter().flatten()
-}

@@ -4,11 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{
-    direction::Direction,
-    objects::{items, subject},
-};
-use crate::finding::Findings;
+use super::{direction::Direction, objects::subject};
+use crate::{finding::Findings, installation::items};
 
 /// Longest name of a PodTransitionRule.
 const NAME_MAX: usize = 63;

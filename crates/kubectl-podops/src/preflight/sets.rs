@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::{
     direction::Direction,
-    objects::{Inventory, items, subject},
+    objects::{Inventory, subject},
 };
-use crate::finding::Findings;
+use crate::{finding::Findings, installation::items};
 
 /// Largest `replicas` that Podops accepts.
 const MAX_REPLICAS: i64 = 10_000;
