@@ -21,6 +21,9 @@ pub use update::{
     ResizeStrategy, RollingUpdate, RolloutStep, StepPause, UpdateStrategy,
 };
 
+/// Default of [`CollaSetSpec::replicas`].
+pub const REPLICAS: i32 = 1;
+
 /// Default of [`CollaSetSpec::history_limit`].
 pub const HISTORY_LIMIT: i32 = 20;
 
@@ -79,6 +82,8 @@ pub const HISTORY_LIMIT: i32 = 20;
     .message("spec.selector.matchLabels: selector does not match labels in pod template spec.template.metadata.labels").field_path(".selector").reason(Reason::FieldValueInvalid))]
 #[x_kube(validation = Rule::new("!has(self.selector.matchExpressions) || self.selector.matchExpressions.all(e, e.operator in ['In', 'Exists'] ? has(self.template.metadata) && has(self.template.metadata.labels) && e.key in self.template.metadata.labels && (e.operator == 'Exists' || has(e.values) && self.template.metadata.labels[e.key] in e.values) : !has(self.template.metadata) || !has(self.template.metadata.labels) || !(e.key in self.template.metadata.labels) || e.operator == 'NotIn' && !(has(e.values) && self.template.metadata.labels[e.key] in e.values))")
     .message("spec.selector.matchExpressions: selector does not match labels in pod template spec.template.metadata.labels").field_path(".selector").reason(Reason::FieldValueInvalid))]
+#[x_kube(validation = Rule::new("self.selector == oldSelf.selector")
+    .message("spec.selector: selector is immutable, because the Pods that exist would be forgotten; create another CollaSet").field_path(".selector").reason(Reason::FieldValueForbidden))]
 #[x_kube(validation = Rule::new("(has(self.scaleStrategy) && has(self.scaleStrategy.context) ? self.scaleStrategy.context : '') == (has(oldSelf.scaleStrategy) && has(oldSelf.scaleStrategy.context) ? oldSelf.scaleStrategy.context : '')")
     .message("spec.scaleStrategy.context: scaleStrategy.context is not allowed to be changed").reason(Reason::FieldValueForbidden))]
 #[x_kube(validation = Rule::new("!has(self.namingStrategy) || !has(self.namingStrategy.podNamingSuffixPolicy) || self.namingStrategy.podNamingSuffixPolicy != 'PersistentSequence' || !has(self.scaleStrategy) || (!has(self.scaleStrategy.podToExclude) || self.scaleStrategy.podToExclude.size() == 0) && (!has(self.scaleStrategy.podToInclude) || self.scaleStrategy.podToInclude.size() == 0)")
@@ -87,6 +92,22 @@ pub const HISTORY_LIMIT: i32 = 20;
     .message("spec.template.metadata.labels: labels is required").reason(Reason::FieldValueInvalid))]
 #[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, self.volumeClaimTemplates.exists_one(u, u.metadata.name == t.metadata.name))")
     .message("spec.volumeClaimTemplates: names should be unique").reason(Reason::FieldValueInvalid))]
+#[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || !has(oldSelf.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, oldSelf.volumeClaimTemplates.all(o, o.metadata.name != t.metadata.name || (has(o.spec.accessModes) ? o.spec.accessModes : []) == (has(t.spec.accessModes) ? t.spec.accessModes : [])))")
+    .message("spec.volumeClaimTemplates: spec.accessModes of a claim template is immutable, because it cannot be changed for the PersistentVolumeClaims that exist; use a claim template with another name").field_path(".volumeClaimTemplates").reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || !has(oldSelf.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, oldSelf.volumeClaimTemplates.all(o, o.metadata.name != t.metadata.name || has(o.spec.storageClassName) == has(t.spec.storageClassName) && (!has(o.spec.storageClassName) || o.spec.storageClassName == t.spec.storageClassName)))")
+    .message("spec.volumeClaimTemplates: spec.storageClassName of a claim template is immutable, because it cannot be changed for the PersistentVolumeClaims that exist; use a claim template with another name").field_path(".volumeClaimTemplates").reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || !has(oldSelf.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, oldSelf.volumeClaimTemplates.all(o, o.metadata.name != t.metadata.name || (has(o.spec.volumeName) ? o.spec.volumeName : '') == (has(t.spec.volumeName) ? t.spec.volumeName : '')))")
+    .message("spec.volumeClaimTemplates: spec.volumeName of a claim template is immutable, because it cannot be changed for the PersistentVolumeClaims that exist; use a claim template with another name").field_path(".volumeClaimTemplates").reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || !has(oldSelf.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, oldSelf.volumeClaimTemplates.all(o, o.metadata.name != t.metadata.name || (has(o.spec.volumeMode) ? o.spec.volumeMode : 'Filesystem') == (has(t.spec.volumeMode) ? t.spec.volumeMode : 'Filesystem')))")
+    .message("spec.volumeClaimTemplates: spec.volumeMode of a claim template is immutable, because it cannot be changed for the PersistentVolumeClaims that exist; use a claim template with another name").field_path(".volumeClaimTemplates").reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || !has(oldSelf.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, oldSelf.volumeClaimTemplates.all(o, o.metadata.name != t.metadata.name || has(o.spec.selector) == has(t.spec.selector) && (!has(o.spec.selector) || o.spec.selector == t.spec.selector)))")
+    .message("spec.volumeClaimTemplates: spec.selector of a claim template is immutable, because it cannot be changed for the PersistentVolumeClaims that exist; use a claim template with another name").field_path(".volumeClaimTemplates").reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || !has(oldSelf.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, oldSelf.volumeClaimTemplates.all(o, o.metadata.name != t.metadata.name || has(o.spec.dataSource) == has(t.spec.dataSource) && (!has(o.spec.dataSource) || o.spec.dataSource == t.spec.dataSource)))")
+    .message("spec.volumeClaimTemplates: spec.dataSource of a claim template is immutable, because it cannot be changed for the PersistentVolumeClaims that exist; use a claim template with another name").field_path(".volumeClaimTemplates").reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || !has(oldSelf.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, oldSelf.volumeClaimTemplates.all(o, o.metadata.name != t.metadata.name || has(o.spec.dataSourceRef) == has(t.spec.dataSourceRef) && (!has(o.spec.dataSourceRef) || o.spec.dataSourceRef == t.spec.dataSourceRef)))")
+    .message("spec.volumeClaimTemplates: spec.dataSourceRef of a claim template is immutable, because it cannot be changed for the PersistentVolumeClaims that exist; use a claim template with another name").field_path(".volumeClaimTemplates").reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("!has(self.progressDeadlineSeconds) || self.progressDeadlineSeconds > (has(self.minReadySeconds) ? self.minReadySeconds : 0)")
+    .message("spec.progressDeadlineSeconds: progressDeadlineSeconds should be larger than minReadySeconds, because no Pod becomes available before").field_path(".progressDeadlineSeconds").reason(Reason::FieldValueInvalid))]
 #[x_kube(validation = Rule::new("!has(self.updateStrategy) || !has(self.updateStrategy.rollingUpdate) || !has(self.updateStrategy.rollingUpdate.failurePolicy) || has(self.progressDeadlineSeconds)")
     .message("spec.progressDeadlineSeconds: progressDeadlineSeconds is required when updateStrategy.rollingUpdate.failurePolicy is set, because a Pod that is not available in time has failed").reason(Reason::FieldValueRequired))]
 pub struct CollaSetSpec {
@@ -98,8 +119,9 @@ pub struct CollaSetSpec {
     ///
     /// When lowered, each Pod leaves its Services before it is deleted (see PodOpsLifecycle), so
     /// the number of Pods falls as they finish. At most 10,000, because the instance IDs of all
-    /// Pods are stored in one ResourceContext. Defaults to 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Pods are stored in one ResourceContext. Defaults to 1.
+    #[serde(default = "one_replica", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i32")]
     #[x_kube(validation = ("self >= 0", "spec.replicas: replicas should not be smaller than 0"))]
     #[x_kube(validation = ("self <= 10000", "spec.replicas: replicas should not be greater than 10000; use several CollaSets"))]
     pub replicas: Option<i32>,
@@ -152,6 +174,12 @@ pub struct CollaSetSpec {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
 fn is_false(value: &bool) -> bool {
     !*value
+}
+
+// The field may be null in Rust only.
+#[allow(clippy::unnecessary_wraps)]
+const fn one_replica() -> Option<i32> {
+    Some(REPLICAS)
 }
 
 fn history_limit() -> i32 {
@@ -211,24 +239,39 @@ pub struct ScaleStrategy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimRetention {
-    /// Policy when the set is deleted. Defaults to Delete.
-    #[serde(default)]
+    /// Policy when the set is deleted. Defaults to `status.claimRetentionDefault`.
+    #[serde(default, skip_serializing_if = "Retention::is_unset")]
     pub when_deleted: Retention,
-    /// Policy when the Pod of the claims is scaled in. Defaults to Delete.
-    #[serde(default)]
+    /// Policy when the Pod of the claims is scaled in. Defaults to `status.claimRetentionDefault`.
+    #[serde(default, skip_serializing_if = "Retention::is_unset")]
     pub when_scaled: Retention,
 }
 
 /// Retention policy of PersistentVolumeClaims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = or_empty)]
 pub enum Retention {
-    /// The claims are deleted.
+    /// The default applies.
     #[default]
-    #[serde(alias = "")]
+    #[serde(rename = "")]
+    Unset,
+    /// The claims are deleted.
     Delete,
     /// The claims are retained.
     Retain,
+}
+
+impl Retention {
+    /// Returns this policy, or `default` if it is not set.
+    #[must_use]
+    pub const fn or(self, default: Self) -> Self {
+        if matches!(self, Self::Unset) { default } else { self }
+    }
+
+    // Serde passes a reference.
+    #[allow(clippy::trivially_copy_pass_by_ref)]
+    const fn is_unset(&self) -> bool {
+        matches!(self, Self::Unset)
+    }
 }
 
 /// Naming of Pods.
@@ -294,6 +337,11 @@ pub struct CollaSetStatus {
     pub updated_available_replicas: i32,
     /// Number of Pods that are assigned to a node.
     pub scheduled_replicas: i32,
+    /// Retention policy of PersistentVolumeClaims for the cases that the spec does not name: Retain.
+    /// A set of Kuperator, or of a release of Podops before this field, has no such record, and its
+    /// claims are deleted as before.
+    #[serde(skip_serializing_if = "Retention::is_unset")]
+    pub claim_retention_default: Retention,
     /// Selector in string form, for the scale subresource.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub label_selector: String,

@@ -90,7 +90,7 @@ impl JsonSchema for ClaimTemplate {
         json_schema!({
             "type": "object",
             "x-kubernetes-preserve-unknown-fields": true,
-            "required": ["metadata"],
+            "required": ["metadata", "spec"],
             "properties": {
                 "metadata": {
                     "type": "object",
@@ -98,9 +98,54 @@ impl JsonSchema for ClaimTemplate {
                     "required": ["name"],
                     "properties": { "name": { "type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" } },
                 },
+                // The fields that rules compare.
+                "spec": {
+                    "type": "object",
+                    "x-kubernetes-preserve-unknown-fields": true,
+                    "properties": {
+                        "accessModes": { "type": "array", "maxItems": 8, "items": { "type": "string", "maxLength": 32 } },
+                        "storageClassName": bounded_text(),
+                        "volumeName": bounded_text(),
+                        "volumeMode": { "type": "string", "maxLength": 32 },
+                        "selector": claim_selector(),
+                        "dataSource": data_source(),
+                        "dataSourceRef": data_source(),
+                    },
+                },
             },
         })
     }
+}
+
+/// Schema of the selector of volumes; bounded, because rules compare it.
+fn claim_selector() -> Value {
+    let text = bounded_text();
+    let values = json!({ "type": "array", "maxItems": 8, "items": text });
+    let expression = json!({ "key": text, "operator": text, "values": values });
+    json!({
+        "type": "object",
+        "properties": {
+            "matchLabels": { "type": "object", "maxProperties": 8, "additionalProperties": text },
+            "matchExpressions": {
+                "type": "array",
+                "maxItems": 8,
+                "items": { "type": "object", "properties": expression },
+            },
+        },
+    })
+}
+
+/// Schema of a name of another object.
+fn bounded_text() -> Value {
+    json!({ "type": "string", "maxLength": 253 })
+}
+
+/// Schema of the source of a volume's content.
+fn data_source() -> Value {
+    let fields = ["apiGroup", "kind", "name", "namespace"];
+    let properties: Map<String, Value> =
+        fields.map(|field| (field.to_owned(), bounded_text())).into_iter().collect();
+    json!({ "type": "object", "properties": properties })
 }
 
 /// Adds the empty string to the values of an enum, as its default: charts leave fields empty that

@@ -1,5 +1,7 @@
 //! Events of a plan, one per kind of change. Pure.
 
+mod claims;
+
 use podops_client::event::ObjectEvent;
 
 use crate::{
@@ -38,6 +40,13 @@ pub fn of_plan(observed: &Observed, plan: &Plan) -> Vec<ObjectEvent> {
     if plan.rollout.paused().is_some() && !is_reported {
         events.push(reasons::ROLLOUT_PAUSED.with(pause_message(plan)));
     }
+    if observed.keeps_zero_replicas() {
+        events.push(reasons::ZERO_REPLICAS_KEPT.with(
+            "spec.replicas: was not set, which meant 0 in earlier releases, and now defaults to 1; \
+             the CollaSet keeps 0 Pods; to run a Pod, set it to 0, then to 1",
+        ));
+    }
+    events.extend(claims::events(observed, plan));
     events.extend(plan.blockers.iter().map(of_blocker));
     events
 }

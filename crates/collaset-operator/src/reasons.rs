@@ -100,6 +100,36 @@ pub const CLAIM_INSTANCE_UNKNOWN: EventReason = EventReason::warning(
     SET,
     "An instance is not created, because a PersistentVolumeClaim without instance ID may belong to it. Set the label, or remove the owner reference of the claim.",
 );
+/// The new default of `replicas` is not followed.
+pub const ZERO_REPLICAS_KEPT: EventReason = EventReason::warning(
+    "ZeroReplicasKept",
+    SET,
+    "spec.replicas was not set, which meant 0 in earlier releases, and now defaults to 1. The CollaSet has no Pod, as before, until spec.replicas is set to 0 and then to another number.",
+);
+/// PVCs are deleted.
+pub const CLAIM_DELETED: EventReason = EventReason::normal(
+    "ClaimDeleted",
+    SET,
+    "The PersistentVolumeClaims that the message names are deleted: their instances were scaled in, or the CollaSet is deleted, and persistentVolumeClaimRetentionPolicy says so.",
+);
+/// PVCs have no owner any more.
+pub const CLAIM_RELEASED: EventReason = EventReason::normal(
+    "ClaimReleased",
+    SET,
+    "The PersistentVolumeClaims that the message names are kept, but do not belong to the CollaSet any more. Delete them if their data is not needed.",
+);
+/// PVCs request more storage.
+pub const CLAIM_GROWING: EventReason = EventReason::normal(
+    "ClaimGrowing",
+    SET,
+    "The PersistentVolumeClaims that the message names request as much storage as their claim template.",
+);
+/// The API server rejects a larger request.
+pub const CLAIM_GROWTH_REJECTED: EventReason = EventReason::warning(
+    "ClaimGrowthRejected",
+    SET,
+    "The API server rejects a larger request of a PersistentVolumeClaim, for example because its StorageClass does not allow expansion. Pods are not affected. Lower the request of the claim template, or allow expansion. Retried with backoff.",
+);
 /// A Pod of the CollaSet has lost its control label.
 pub const POD_NOT_CONTROLLED: EventReason = EventReason::warning(
     "PodNotControlled",
@@ -186,7 +216,7 @@ pub const RESIZE_FAILING: EventReason = EventReason::warning(
 );
 
 /// All event reasons.
-pub const EVENTS: [&EventReason; 29] = [
+pub const EVENTS: [&EventReason; 34] = [
     &SCALING_OUT,
     &SCALING_IN,
     &UPDATING,
@@ -202,6 +232,11 @@ pub const EVENTS: [&EventReason; 29] = [
     &POD_TO_INCLUDE_NOT_MATCHING,
     &INCLUDE_NOT_ALLOWED,
     &CLAIM_INSTANCE_UNKNOWN,
+    &ZERO_REPLICAS_KEPT,
+    &CLAIM_DELETED,
+    &CLAIM_RELEASED,
+    &CLAIM_GROWING,
+    &CLAIM_GROWTH_REJECTED,
     &POD_NOT_CONTROLLED,
     &RESOURCE_CONTEXT_FULL,
     &TARGET_REVISION_NOT_FOUND,

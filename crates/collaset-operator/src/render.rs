@@ -7,7 +7,7 @@ use podops_api::ids::{ClaimName, PodName};
 use podops_client::write::Write;
 
 use crate::{
-    plan::action::{Action, ClaimChange, DeletionOrder, PodChange, RevisionChange, SetChange},
+    plan::action::{Action, ClaimChange, PodChange, RevisionChange, SetChange},
     view::{ClaimView, Observed},
 };
 
@@ -200,12 +200,10 @@ impl WritePhases {
             ClaimChange::Disown { reason } => {
                 self.bookkeeping.push(claim::disown(observed, claim, *reason));
             }
-            ClaimChange::Delete { order: DeletionOrder::BeforeInstanceRemoval } => {
-                self.claim_deletions.push(claim::delete(observed, claim));
+            ClaimChange::Grow { storage } => {
+                self.changes.push(claim::grow(observed, claim, storage));
             }
-            ClaimChange::Delete { order: DeletionOrder::WithChanges } => {
-                self.changes.push(claim::delete(observed, claim));
-            }
+            ClaimChange::Delete => self.claim_deletions.push(claim::delete(observed, claim)),
         }
     }
 }

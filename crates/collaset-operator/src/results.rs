@@ -7,7 +7,7 @@ use podops_client::{
     error::Chain,
     event::EventReason,
     results::{WriteResult, WriteResults},
-    write::{Outcome, Write},
+    write::{Change, Outcome, Write},
 };
 
 use crate::{
@@ -44,6 +44,9 @@ fn failure(result: &WriteResult) -> Option<Blocker> {
         Write::Patch { .. } if is_resize(&result.write) => {
             (BlockerScope::Updating, &reasons::RESIZE_REJECTED)
         }
+        Write::Patch { .. } if is_growth(&result.write) => {
+            (BlockerScope::Updating, &reasons::CLAIM_GROWTH_REJECTED)
+        }
         Write::Patch { .. } => (BlockerScope::Updating, &reasons::UPDATE_FAILED),
     };
     Some(Blocker { scope, reason, message })
@@ -71,6 +74,12 @@ fn is_inconclusive(message: &str) -> bool {
 #[must_use]
 pub fn is_resize(write: &Write) -> bool {
     write.target().subresource == Some("resize")
+}
+
+/// Returns whether a write raises the storage of a PVC: no other changes its spec.
+fn is_growth(write: &Write) -> bool {
+    let Write::Patch { target, change: Change::Merge(body) } = write else { return false };
+    target.resource.plural == "persistentvolumeclaims" && !body["spec"].is_null()
 }
 
 /// Groups creates by kind and source, because the API server may reject one group

@@ -95,6 +95,7 @@ fn counts(observed: &Observed, plan: &Plan, now: Timestamp) -> CollaSetStatus {
             .map(|failed| i32::try_from(failed.len()).unwrap_or(i32::MAX)),
         rollout_step: plan.rollout.step.clone(),
         terminating_replicas: count(observed.all().filter(|pod| pod.deleting)),
+        claim_retention_default: observed.claim_retention_default(),
         label_selector: selector_text(&observed.spec.selector),
         ..CollaSetStatus::default()
     };
@@ -116,6 +117,11 @@ fn counts(observed: &Observed, plan: &Plan, now: Timestamp) -> CollaSetStatus {
     status
 }
 
+/// Desired number of Pods.
+fn desired(observed: &Observed) -> i32 {
+    i32::try_from(observed.replicas()).unwrap_or(i32::MAX)
+}
+
 fn count<'a>(pods: impl Iterator<Item = &'a PodView>) -> i32 {
     i32::try_from(pods.count()).unwrap_or(i32::MAX)
 }
@@ -131,12 +137,12 @@ fn is_at_updated_revision(observed: &Observed, status: &CollaSetStatus) -> bool 
         }
         ready_at_updated += i32::from(pod.ready.is_some());
     }
-    ready_at_updated >= observed.spec.replicas.unwrap_or_default()
+    ready_at_updated >= desired(observed)
 }
 
 /// Returns whether all Pods are available at their target revision and no operation is under way.
 fn is_rolled_out(status: &CollaSetStatus, observed: &Observed, plan: &Plan) -> bool {
-    let replicas = observed.spec.replicas.unwrap_or_default();
+    let replicas = desired(observed);
     status.replicas == replicas
         && status.available_replicas >= replicas
         && plan.outdated == 0
@@ -311,7 +317,7 @@ pub(crate) struct Explained {
 /// service may be unavailable.
 fn available(status: &CollaSetStatus, observed: &Observed) -> Explained {
     let available = status.available_replicas;
-    let desired = observed.spec.replicas.unwrap_or_default();
+    let desired = desired(observed);
     let tolerated = max_unavailable(observed).and_then(|limit| i32::try_from(limit).ok());
     let minimum = desired - tolerated.unwrap_or_default();
     let reason = if available >= minimum {
@@ -351,7 +357,7 @@ fn progressing(
         &reasons::PAUSED
     } else if is_overdue {
         &reasons::PROGRESS_DEADLINE_EXCEEDED
-    } else if status.replicas != observed.spec.replicas.unwrap_or_default() {
+    } else if status.replicas != desired(observed) {
         &reasons::SCALING
     } else if plan.outdated > 0 || status.rollout_step.is_some() {
         &reasons::UPDATE_IN_PROGRESS

@@ -11,8 +11,10 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use podops_api::{
     collaset::{
-        ClaimRetention, CollaSetSpec, CollaSetStatus, PodNamingSuffixPolicy, RollingUpdate,
+        ClaimRetention, CollaSetSpec, CollaSetStatus, PodNamingSuffixPolicy, REPLICAS, Retention,
+        RollingUpdate,
     },
+    condition,
     ids::{ClaimName, InstanceId, LifecycleTime, PodName, ResourceVersion, RevisionName, Uid},
     image_reference::other_reference,
     int_or_percent::{Rounding, resolve},
@@ -205,7 +207,23 @@ impl Observed {
     /// Returns the desired number of Pods.
     #[must_use]
     pub fn replicas(&self) -> usize {
-        usize::try_from(self.spec.replicas.unwrap_or_default()).unwrap_or_default()
+        if self.keeps_zero_replicas() {
+            return 0;
+        }
+        usize::try_from(self.spec.replicas.unwrap_or(REPLICAS)).unwrap_or_default()
+    }
+
+    /// Returns whether the default of `replicas`, which was 0 in earlier releases, is not followed:
+    /// the CollaSet was complete without a Pod, and no one has changed it since.
+    #[must_use]
+    pub fn keeps_zero_replicas(&self) -> bool {
+        let status = &self.status;
+        let ready = condition::find(&status.conditions, "Ready");
+        self.spec.replicas == Some(REPLICAS)
+            && status.observed_generation == self.generation
+            && status.replicas == 0
+            && ready.is_some_and(|ready| ready.status == "True")
+            && self.pods.is_empty()
     }
 
     /// Returns whether Pods are named by their instance IDs.
@@ -273,12 +291,25 @@ impl Observed {
         partition.map_or(0, |partition| resolve(partition, self.replicas(), Rounding::Up))
     }
 
-    /// Retention policy of the CollaSet's PVCs.
+    /// Retention policy of the CollaSet's PVCs: Retain or Delete for each case.
     #[must_use]
     pub fn claim_retention(&self) -> ClaimRetention {
         let strategy = self.spec.scale_strategy.as_ref();
         let policy = strategy.and_then(|s| s.persistent_volume_claim_retention_policy.clone());
-        policy.unwrap_or_default()
+        let policy = policy.unwrap_or_default();
+        let default = self.claim_retention_default().or(Retention::Delete);
+        ClaimRetention {
+            when_deleted: policy.when_deleted.or(default),
+            when_scaled: policy.when_scaled.or(default),
+        }
+    }
+
+    /// Retention policy to record in the status: Retain for a CollaSet that has no status yet, so
+    /// that CollaSets of Kuperator and of earlier releases keep their default, which is Delete.
+    #[must_use]
+    pub fn claim_retention_default(&self) -> Retention {
+        let is_new = self.status.observed_generation == 0;
+        if is_new { Retention::Retain } else { self.status.claim_retention_default }
     }
 
     /// PVCs with these names.
@@ -516,12 +547,15 @@ pub struct ClaimView {
     pub deleting: bool,
     /// True if no CollaSet controls the PVC.
     pub orphan: bool,
+    /// Requested storage of a bound PVC, which alone can grow; `None` of any other.
+    pub bound_storage: Option<String>,
 }
 
 impl ClaimView {
-    /// Returns whether the PVC is unowned because its Pod was excluded.
+    /// Returns whether the PVC was released: its Pod was excluded or replaced, or its claim template
+    /// removed.
     #[must_use]
-    pub fn is_excluded(&self) -> bool {
+    pub fn is_released(&self) -> bool {
         self.orphan && self.labels.contains_key(well_known::ORPHANED)
     }
 
@@ -531,17 +565,16 @@ impl ClaimView {
         self.labels.get(well_known::CLAIM_TEMPLATE_HASH).map(String::as_str)
     }
 
-    /// Returns whether the PVC was created from the claim template with this name and hash.
+    /// Returns whether the PVC was created from the claim template with this name.
     ///
-    /// One of the two may be unknown: the hash identifies a template, and a PVC without it is used
-    /// rather than replaced by an empty one.
+    /// The name identifies a template: its PVCs remain the same when any other field changes. Only
+    /// for a PVC whose template has no known name, the hash decides, as in Kuperator.
     #[must_use]
     pub fn is_of_template(&self, name: &str, hash: &str) -> bool {
-        let known_name = self.template.as_deref();
-        let known_hash = self.hash();
-        (known_name.is_some() || known_hash.is_some())
-            && known_name.is_none_or(|known| known == name)
-            && known_hash.is_none_or(|known| known == hash)
+        match &self.template {
+            Some(known) => known == name,
+            None => self.hash() == Some(hash),
+        }
     }
 }
 

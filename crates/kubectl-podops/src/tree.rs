@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use podops_api::{
-    collaset::{CollaSet, CollaSetStatus},
+    collaset::{CollaSet, CollaSetStatus, REPLICAS},
     lifecycle::{Operation, Phase, PodLifecycle},
     well_known,
 };
@@ -103,7 +103,7 @@ pub fn tree(facts: &Facts, set: &str) -> Option<Tree> {
     let updated = revisions.iter().find(|revision| revision.is_updated);
     Some(Tree {
         subject: format!("collaset/{}", crate::rollout::name(set)),
-        desired: set.spec.replicas.unwrap_or_default(),
+        desired: set.spec.replicas.unwrap_or(REPLICAS),
         available: revisions.iter().map(RevisionNode::in_service).sum(),
         updated: updated.map_or(0, |revision| revision.pods.len()),
         progress: progress(&status, &revisions),

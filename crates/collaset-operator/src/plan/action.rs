@@ -125,29 +125,28 @@ pub enum ClaimChange {
         /// Reason for which the CollaSet gives the PVC up.
         reason: DisownReason,
     },
-    /// Deletes the PVC.
-    Delete {
-        /// When it has to be done.
-        order: DeletionOrder,
+    /// Raises the requested storage.
+    Grow {
+        /// Storage to request.
+        storage: String,
     },
+    /// Deletes the PVC, before its instance ID is removed from the ResourceContext, so that no
+    /// deletion is lost.
+    Delete,
 }
 
-/// Reason for which a CollaSet removes itself from the owners of a PVC.
+/// Reason for which a CollaSet removes itself from the owners of a PVC. Except for a deleted
+/// CollaSet, the PVC is labelled as orphaned, so that it is not adopted again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisownReason {
     /// The CollaSet is being deleted and retains its PVCs.
     SetDeleted,
-    /// The PVC's Pod is excluded; the PVC is labelled as orphaned, so that it is not adopted again.
+    /// The PVC's Pod is excluded.
     PodExcluded,
-}
-
-/// When a PVC is deleted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeletionOrder {
-    /// Before its instance ID is removed from the ResourceContext, so that no deletion is lost.
-    BeforeInstanceRemoval,
-    /// With the other changes.
-    WithChanges,
+    /// The PVC's Pod was replaced by one of another instance, or was to replace one.
+    PodReplaced,
+    /// No revision of the CollaSet has the claim template.
+    TemplateRemoved,
 }
 
 /// Reason for which an instance gets a Pod.
@@ -269,7 +268,8 @@ impl fmt::Display for Action {
                 ClaimChange::Include { instance } => write!(f, "include {name} as {instance}"),
                 ClaimChange::SetInstance { instance } => write!(f, "label {name} as {instance}"),
                 ClaimChange::Disown { .. } => write!(f, "disown {name}"),
-                ClaimChange::Delete { .. } => write!(f, "delete {name}"),
+                ClaimChange::Grow { storage } => write!(f, "grow {name} to {storage}"),
+                ClaimChange::Delete => write!(f, "delete {name}"),
             },
             Self::CreatePod { instance, source, .. } => write!(f, "create {instance} {source}"),
             Self::DryRunPod { instance, source } => write!(f, "dry-run {instance} {source}"),

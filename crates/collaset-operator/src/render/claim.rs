@@ -104,11 +104,11 @@ pub(super) fn set_instance(observed: &Observed, claim: &ClaimView, instance: Ins
     Write::Patch { target: target(observed, CLAIMS, &claim.name), change }
 }
 
-/// Removes the CollaSet from the PVC's owners; labels it as orphaned if its Pod is excluded.
+/// Removes the CollaSet from the PVC's owners; labels it as orphaned unless the CollaSet is deleted.
 pub(super) fn disown(observed: &Observed, claim: &ClaimView, reason: DisownReason) -> Write {
     let references = json!([{ "$patch": "delete", "uid": observed.uid }]);
     let mut metadata = json!({ "uid": claim.uid, "ownerReferences": references });
-    if reason == DisownReason::PodExcluded {
+    if reason != DisownReason::SetDeleted {
         metadata["labels"] = json!({ well_known::ORPHANED: "true" });
         // Another CollaSet cannot derive the template from the PVC's name.
         if let Some(template) = &claim.template {
@@ -117,6 +117,15 @@ pub(super) fn disown(observed: &Observed, claim: &ClaimView, reason: DisownReaso
     }
     let body = Change::Strategic(json!({ "metadata": metadata }));
     Write::Patch { target: target(observed, CLAIMS, &claim.name), change: body }
+}
+
+/// Raises the storage that the PVC requests.
+pub(super) fn grow(observed: &Observed, claim: &ClaimView, storage: &str) -> Write {
+    let change = Change::Merge(json!({
+        "metadata": { "uid": claim.uid, "resourceVersion": claim.resource_version },
+        "spec": { "resources": { "requests": { "storage": storage } } },
+    }));
+    Write::Patch { target: target(observed, CLAIMS, &claim.name), change }
 }
 
 /// Deletes the PVC; Kubernetes keeps it while a Pod uses it.

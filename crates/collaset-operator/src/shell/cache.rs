@@ -145,6 +145,34 @@ const NORMAL_WAITING_REASONS: [&str; 2] = ["ContainerCreating", "PodInitializing
 pub(crate) struct SlimClaim {
     /// Metadata.
     pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: ClaimSpec,
+    #[serde(default)]
+    status: ClaimStatus,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ClaimSpec {
+    resources: ClaimResources,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ClaimResources {
+    requests: ClaimRequests,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ClaimRequests {
+    storage: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ClaimStatus {
+    phase: String,
 }
 
 /// ControllerRevision; its data is kept only if no other kind of controller owns it.
@@ -473,6 +501,8 @@ impl SlimClaim {
             labels: metadata.labels.clone().unwrap_or_default(),
             deleting: metadata.deletion_timestamp.is_some(),
             orphan: controller(self, COLLASET).is_none(),
+            bound_storage: (self.status.phase == "Bound")
+                .then(|| self.spec.resources.requests.storage.clone()),
         }
     }
 }

@@ -51,7 +51,8 @@ fn container_status(pod: &Pod, container: &Value, now: i64) -> Value {
 }
 
 impl World {
-    /// Runs one step of the kubelet for every Pod, and removes deleted claims that no Pod mounts.
+    /// Runs one step of the kubelet for every Pod, binds claims, and removes deleted ones that no
+    /// Pod mounts.
     pub(super) fn kubelet(&mut self) {
         for pod in self.pods() {
             self.kubelet_of(&pod);
@@ -63,6 +64,10 @@ impl World {
             let is_deleting = !claim["metadata"]["deletionTimestamp"].is_null();
             if is_deleting && !mounted.iter().any(|mounted| mounted == name) {
                 self.cluster.remove("persistentvolumeclaims", name);
+            } else if claim["status"]["phase"].is_null() {
+                self.cluster.change("persistentvolumeclaims", name, |claim| {
+                    claim["status"] = json!({ "phase": "Bound" });
+                });
             }
         }
     }

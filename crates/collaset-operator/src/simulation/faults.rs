@@ -18,7 +18,7 @@ impl World {
         self.cluster.change(CLAIMS, claim, |claim| json_patch::merge(claim, &change));
     }
 
-    fn claim_names(&self) -> Vec<String> {
+    pub(super) fn claim_names(&self) -> Vec<String> {
         let claims = self.claims();
         claims.iter().map(|c| c["metadata"]["name"].as_str().unwrap().to_owned()).collect()
     }

@@ -554,12 +554,13 @@ pub(super) fn with_claims(replicas: i64, strategy: Value, retention: Value) -> W
 }
 
 impl World {
-    /// Asserts that every live Pod mounts two claims of these sizes and no other claim exists.
+    /// Asserts that every live Pod mounts two claims of these sizes, and the set has no other claim.
     #[track_caller]
     fn assert_claim_sizes(&self, sizes: [&str; 2]) {
         let live = self.live();
         let mut mounted: Vec<String> = live.iter().flat_map(Pod::mounts).collect();
-        let claims = self.claims();
+        let mut claims = self.claims();
+        claims.retain(|claim| !claim["metadata"]["ownerReferences"][0].is_null());
         let mut all: Vec<String> =
             claims.iter().map(|c| c["metadata"]["name"].as_str().unwrap().to_owned()).collect();
         mounted.sort();
@@ -576,7 +577,8 @@ impl World {
 
 #[test]
 fn pvc_template_provision() {
-    let mut world = with_claims(2, by_partition("Recreate", 0), json!({}));
+    let delete = json!({ "whenScaled": "Delete" });
+    let mut world = with_claims(2, by_partition("Recreate", 0), delete);
     world.assert_claim_sizes(["1Gi", "1Gi"]);
     for replicas in [1, 3] {
         world.scale(replicas);
@@ -585,28 +587,45 @@ fn pvc_template_provision() {
     }
 }
 
+/// Unlike Kuperator, which makes new claims: those of the Pod grow.
 #[test]
 fn pvc_template_update() {
-    for strategy in ["Recreate", "Replace"] {
+    for strategy in ["Recreate", "Replace", "InPlaceIfPossible"] {
         let mut world = with_claims(2, by_partition(strategy, 2), json!({}));
+        let before = world.claim_names();
         world.edit(json!({ "volumeClaimTemplates": claims(["2Gi", "1Gi"]) }));
         for partition in [1, 0] {
             world.set_strategy(by_partition(strategy, partition));
             world.converge();
-            assert_eq!(world.claims().len(), 4, "two per Pod");
         }
         world.assert_claim_sizes(["2Gi", "1Gi"]);
         assert_counts(&world, [2, 2, 2, 0]);
+        let after = world.claim_names();
+        assert!(before.iter().all(|claim| after.contains(claim)), "{strategy}");
+        let is_replaced = strategy == "Replace";
+        assert_eq!(after.len(), if is_replaced { 8 } else { 4 }, "{strategy}");
+        // Neither a lower request nor a rollback to it changes a claim.
+        world.edit(json!({ "volumeClaimTemplates": claims(["1Gi", "1Gi"]) }));
+        world.converge();
+        if !is_replaced {
+            world.assert_claim_sizes(["2Gi", "1Gi"]);
+            assert_eq!(world.claim_names(), before);
+        }
     }
 }
 
+/// Unlike Kuperator, which deletes the claims of the replaced Pod: they are released.
 #[test]
 fn pvc_template_replace() {
-    let mut world = with_claims(3, by_partition("Recreate", 0), json!({}));
+    let mut world = with_claims(3, by_partition("Recreate", 0), json!({ "whenScaled": "Delete" }));
+    let before = world.claim_names();
     let origin = world.names()[0].clone();
     world.request_replacement(&origin);
     world.converge();
     world.assert_claim_sizes(["1Gi", "1Gi"]);
+    let after = world.claim_names();
+    assert_eq!(after.len(), before.len() + 2);
+    assert!(before.iter().all(|claim| after.contains(claim)));
 }
 
 #[test]

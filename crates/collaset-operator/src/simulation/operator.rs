@@ -1,6 +1,6 @@
 //! The operator under test, and the safety properties checked after every plan, write and status
-//! update: instance IDs are unique, no Pod is deleted without permission, no mounted or retained
-//! claim is deleted, `maxUnavailable`, `maxSurge` and the partition are respected, and the status
+//! update: instance IDs are unique, no Pod is deleted without permission, no
+//! claim is deleted but for a scale-in, and none is made for an instance that has one, `maxUnavailable`, `maxSurge` and the partition are respected, and the status
 //! reflects observed state only.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use podops_api::{
     ids::{ClaimName, InstanceId, PodName, Uid},
     int_or_percent::{Rounding, resolve},
     lifecycle::{self, COLLASET, LabelKind},
-    well_known,
+    well_known::{self, context},
 };
 use podops_client::write::{Outcome, PODS, Write};
 use serde_json::Value;
@@ -39,8 +39,6 @@ pub(super) struct Operator {
     pending: Option<PendingPlan>,
     /// Text of the last plan, for assertion messages.
     pub(super) last_plan: String,
-    /// IDs of both Pods of every replacement so far.
-    replaced_ids: BTreeSet<i64>,
     /// Dry-run results by source of the Pods.
     dry_runs: BTreeMap<PodSource, DryRunResult>,
     /// Pods of which the last create was rejected.
@@ -48,8 +46,6 @@ pub(super) struct Operator {
     /// Names that a create found taken by objects of other owners.
     taken_pods: BTreeSet<PodName>,
     taken_claims: BTreeSet<ClaimName>,
-    /// Claims that a Pod has mounted.
-    mounted_claims: BTreeSet<String>,
 }
 
 /// A plan that is not applied yet, and the state that it is based on.
@@ -138,11 +134,7 @@ impl World {
             }
         }
         if left == 0 {
-            self.operator = Operator {
-                replaced_ids: std::mem::take(&mut self.operator.replaced_ids),
-                mounted_claims: std::mem::take(&mut self.operator.mounted_claims),
-                ..Operator::default()
-            };
+            self.operator = Operator::default();
         } else {
             self.report(&pending, &blockers);
         }
@@ -240,11 +232,6 @@ impl World {
                 self.assert_unique_ids();
                 self.assert_max_surge(before, pending);
                 let new = self.pod(name).unwrap();
-                self.operator.mounted_claims.extend(new.mounts());
-                if let Some(origin) = new.get(well_known::REPLACE_PAIR_ORIGIN_NAME) {
-                    self.operator.replaced_ids.insert(new.id());
-                    self.operator.replaced_ids.extend(self.pod(origin).map(|pod| pod.id()));
-                }
                 // A replacement on request keeps the revision, so it is not an update.
                 let origin = new.get(well_known::REPLACE_PAIR_ORIGIN_NAME);
                 let origin = origin.and_then(|name| before.pod(name));
@@ -262,9 +249,8 @@ impl World {
             ("pods", Write::Patch { .. }) if before.pod(name).is_some_and(|pod| pod.is_owned()) => {
                 self.assert_partition(before, pending);
             }
-            // The name of a deleted claim may be reused.
             ("persistentvolumeclaims", Write::Create { .. }) => {
-                self.operator.mounted_claims.remove(name);
+                self.assert_claim_needed(before, name);
             }
             ("persistentvolumeclaims", Write::Delete { .. }) => {
                 self.assert_claim_deletable(before, pending, name);
@@ -340,18 +326,45 @@ impl World {
         );
     }
 
+    /// A claim is deleted only if its instance was scaled in, and the policy says so.
     fn assert_claim_deletable(&self, before: &World, pending: &PendingPlan, name: &str) {
         let mounting = before.live().into_iter().find(|pod| pod.mounts().iter().any(|c| c == name));
         assert!(mounting.is_none(), "{name} was deleted while mounted: {}", pending.plan);
+        let policy = pending.observed.claim_retention().when_scaled;
+        assert_eq!(policy, Retention::Delete, "{name} was deleted: {}", pending.plan);
         let Some(claim) = before.cluster.get("persistentvolumeclaims", name) else { return };
         let id = claim["metadata"]["labels"][well_known::INSTANCE_ID].as_str().unwrap();
-        let replaced = self.operator.replaced_ids.contains(&id.parse().unwrap());
-        let is_retained = pending.observed.claim_retention().when_scaled == Retention::Retain;
-        let unused = !self.operator.mounted_claims.contains(name);
+        let id: i64 = id.parse().unwrap();
+        let planned_on = pending.observed.instance_entries();
+        let entry = planned_on.iter().find(|entry| entry.id.0 == id).map(|entry| &entry.data);
+        let is_replaced = entry.is_some_and(|data| data.contains_key(context::REPLACE_NEW_POD_ID));
+        assert!(!is_replaced, "{name} of a replaced Pod was deleted: {}", pending.plan);
+        let is_scaled_in = entry.is_some_and(|data| data.contains_key(context::SCALE_IN));
+        let is_surplus = planned_on.len() > pending.observed.replicas();
+        assert!(is_scaled_in || is_surplus, "{name} was deleted: {}", pending.plan);
+    }
+
+    /// An instance gets a claim of a template only if it has none, whatever the template contains.
+    fn assert_claim_needed(&self, before: &World, name: &str) {
+        let labels = |claim: &Value| {
+            let labels = &claim["metadata"]["labels"];
+            [well_known::INSTANCE_ID, well_known::CLAIM_TEMPLATE_NAME]
+                .map(|key| labels[key].clone())
+        };
+        let created = self.cluster.get("persistentvolumeclaims", name).unwrap();
+        let is_released =
+            |claim: &Value| !claim["metadata"]["labels"][well_known::ORPHANED].is_null();
+        let other = before.claims().into_iter().find(|claim| {
+            let owner = &claim["metadata"]["ownerReferences"][0]["name"];
+            claim["metadata"]["name"] != *name
+                && (owner.is_null() || *owner == *SET)
+                && labels(claim) == labels(created)
+                && !is_released(claim)
+        });
         assert!(
-            !is_retained || replaced || unused,
-            "{name} was deleted despite whenScaled=Retain: {}",
-            pending.plan
+            other.is_none(),
+            "{name} was created beside {other:?}: {}",
+            self.operator.last_plan
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::util::intstr::IntOrString};
 use podops_api::{
-    collaset::{CollaSet, CollaSetStatus, WaitingPods},
+    collaset::{CollaSet, CollaSetStatus, REPLICAS, WaitingPods},
     condition::Condition,
     well_known,
 };
@@ -31,7 +31,7 @@ pub fn explain(facts: &Facts, set: &str) -> Option<Explanation> {
     let mut causes: Vec<Cause> = facts.absence("collaset-operator").into_iter().collect();
     causes.extend(problems(&status).into_iter().map(condition_cause));
     causes.extend(status.waiting.iter().map(|group| explained_group(facts, group)));
-    let replicas = set.spec.replicas.unwrap_or_default();
+    let replicas = set.spec.replicas.unwrap_or(REPLICAS);
     let CollaSetStatus { available_replicas, updated_available_replicas, .. } = status;
     Some(Explanation {
         subject: format!("collaset/{}", set.metadata.name.as_deref().unwrap_or_default()),

@@ -75,13 +75,39 @@ fn find<'a>(
 ) -> Option<&'a ClaimView> {
     let name = template_name(template);
     let hash = hash(template);
-    // An unowned PVC counts unless it was excluded: it is about to be adopted. An owned one comes
-    // first, because adopting another would make it superfluous.
+    // An unowned PVC counts unless it was released: it is about to be adopted.
     let matching = observed.claims.values().filter(|claim| {
         claim.instance == Some(instance)
             && !claim.deleting
-            && !claim.is_excluded()
+            && !claim.is_released()
             && claim.is_of_template(name, &hash)
     });
-    matching.min_by_key(|claim| (claim.orphan, claim.hash().is_none()))
+    let matching: Vec<&ClaimView> = matching.collect();
+    match matching[..] {
+        [] => None,
+        [only] => Some(only),
+        // Kuperator, and Podops before, made another PVC for a changed template.
+        _ => matching.into_iter().min_by_key(|claim| Preference::of(observed, claim, &hash)),
+    }
+}
+
+/// Which of several PVCs of an instance and template is used: the lowest.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Preference {
+    /// True if no Pod has the data of the PVC in use.
+    is_unused: bool,
+    /// True if the PVC would have to be adopted.
+    is_orphan: bool,
+    /// True if another content of the template was current when the PVC was created.
+    is_of_other_content: bool,
+}
+
+impl Preference {
+    fn of(observed: &Observed, claim: &ClaimView, hash: &str) -> Self {
+        Self {
+            is_unused: !observed.active().any(|pod| pod.claims.contains(&claim.name)),
+            is_orphan: claim.orphan,
+            is_of_other_content: claim.hash() != Some(hash),
+        }
+    }
 }

@@ -68,7 +68,7 @@ fn size_of(data: &Data) -> usize {
 pub(in crate::plan) enum RemovalReason {
     /// The instance was scaled in.
     ScaledIn,
-    /// Another instance replaced it.
+    /// Another instance replaced it, or it was to replace another.
     Replaced,
 }
 
@@ -80,8 +80,6 @@ struct PodIds {
     staying: BTreeSet<InstanceId>,
     /// IDs whose Pod is to be replaced.
     to_replace: BTreeSet<InstanceId>,
-    /// IDs whose Pod is in service.
-    available: BTreeSet<InstanceId>,
 }
 
 impl PodIds {
@@ -91,7 +89,6 @@ impl PodIds {
         Self {
             staying: used.difference(&to_delete).copied().collect(),
             to_replace: ids_with_label(active, well_known::TO_REPLACE),
-            available: ids_with_label(active, well_known::SERVICE_AVAILABLE),
             used,
         }
     }
@@ -121,12 +118,13 @@ impl Instances {
     fn read(observed: &Observed) -> Self {
         let entries = observed.instance_entries().iter().cloned();
         let (own, others): (Vec<_>, Vec<_>) = entries.partition(|entry| observed.owns(entry));
+        let claimed = observed.claims.values().filter(|claim| !claim.is_released());
         Self {
             owner: observed.name.clone(),
             own: own.into_iter().map(|entry| (entry.id, entry.data)).collect(),
             foreign: others.iter().map(|entry| entry.id).collect(),
             others,
-            claimed: observed.claims.values().filter_map(|claim| claim.instance).collect(),
+            claimed: claimed.filter_map(|claim| claim.instance).collect(),
             abandoned: BTreeMap::new(),
             next: InstanceId(0),
             removed: BTreeMap::new(),
@@ -187,10 +185,7 @@ impl Instances {
             if pods.staying.contains(&new) && !pods.used.contains(&origin) {
                 // The new Pod took over, or the origin was lost before the new Pod was available.
                 self.own.remove(&origin);
-                let is_available = pods.available.contains(&new);
-                let reason =
-                    if is_available { RemovalReason::Replaced } else { RemovalReason::ScaledIn };
-                self.removed.insert(origin, reason);
+                self.removed.insert(origin, RemovalReason::Replaced);
             } else if !pods.used.contains(&new) && !pods.to_replace.contains(&origin) {
                 self.own.remove(&new);
                 self.removed.insert(new, RemovalReason::Replaced);
@@ -243,8 +238,7 @@ impl Instances {
     }
 
     /// Allocates an ID for the replacement of `origin`: the ID of an abandoned replacement, whose
-    /// PVCs exist, or else one without retained PVCs, because a replacement's PVCs are deleted with
-    /// it.
+    /// PVCs exist, or else one without PVCs, because a replacement begins with empty ones.
     fn allocate_replacement(&mut self, origin: InstanceId, revision: &RevisionName) -> InstanceId {
         let abandoned = self.abandoned.get(&origin).copied();
         if let Some(id) = abandoned.filter(|id| !self.own.contains_key(id)) {

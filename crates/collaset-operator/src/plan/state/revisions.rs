@@ -1,15 +1,12 @@
 //! Current and updated revision.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use podops_api::{ids::RevisionName, template::PodTemplate};
 use serde_json::Value;
 
 use crate::{
-    compat::{
-        claim_hash::{self, template_name},
-        revision_data, revision_hash,
-    },
+    compat::{claim_hash::template_name, revision_data, revision_hash},
     template::compare::normal,
     view::{Observed, PodView, RevisionView},
 };
@@ -130,11 +127,11 @@ impl<'a> Revisions<'a> {
         self.known.get(name).map(|revision| revision_data::pod_template(&revision.data))
     }
 
-    /// Returns the claim templates of an existing revision, by name and hash.
-    pub(in crate::plan) fn claims(&self, name: &RevisionName) -> BTreeMap<String, String> {
+    /// Returns the names of the claim templates of an existing revision.
+    pub(in crate::plan) fn claim_templates(&self, name: &RevisionName) -> BTreeSet<String> {
         let data = self.known.get(name).map(|revision| &revision.data);
         let templates = data.map(revision_data::claim_templates).unwrap_or_default();
-        templates.iter().map(|t| (template_name(t).to_owned(), claim_hash::hash(t))).collect()
+        templates.iter().map(|template| template_name(template).to_owned()).collect()
     }
 
     /// Returns whether a revision of this name exists.

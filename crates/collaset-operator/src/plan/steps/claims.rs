@@ -6,17 +6,19 @@ use podops_api::{
     collaset::Retention,
     ids::{ClaimName, InstanceId, RevisionName},
 };
+use serde_json::Value;
 
 use crate::{
+    compat::{claim_hash::template_name, quantity, revision_data},
     plan::{
-        action::{Action, ClaimChange, DeletionOrder},
+        action::{Action, ClaimChange, DisownReason},
         planner::Planner,
         state::{
             claims::needed_claims,
             instance_ids::{Instances, RemovalReason},
         },
     },
-    view::{ClaimView, Observed, PodView, instance_id},
+    view::{Observed, PodView, instance_id},
 };
 
 /// Creates the missing PVCs of an instance's next Pod; returns whether all exist already.
@@ -38,35 +40,101 @@ pub(in crate::plan) fn ensure(
     all_exist
 }
 
-/// Adopts unowned PVCs that match the selector, and deletes unused ones according to the retention
-/// policy.
+/// Adopts unowned PVCs that match the selector, grows those of Pods whose revision requests more
+/// storage, and deletes or releases those that no instance will use.
+///
+/// The only PVCs that are deleted are those of instances that were scaled in, if the retention
+/// policy says so.
 pub(in crate::plan) fn plan(planner: &mut Planner<'_>, instances: &Instances) {
     let observed = planner.observed;
     for claim in observed.claims.values().filter(|claim| claim.orphan && !claim.deleting) {
         let is_ours = claim.instance.is_some() && claim.hash().is_some();
-        if is_ours && !claim.is_excluded() && observed.selects(&claim.labels) {
+        if is_ours && !claim.is_released() && observed.selects(&claim.labels) {
             let name = claim.name.clone();
             planner.add(Action::Claim { name, change: ClaimChange::Adopt });
         }
     }
     restore_instance_ids(planner);
-    let when_scaled = observed.claim_retention().when_scaled;
+    grow(planner);
     let mounted: BTreeSet<&ClaimName> = observed.active().flat_map(|pod| &pod.claims).collect();
-    let pods = PodsByInstance::read(observed);
+    let templates = template_names(observed);
     for claim in observed.claims.values() {
-        let is_unused = !claim.deleting && !claim.orphan && !mounted.contains(&claim.name);
-        if is_unused && is_surplus(observed, &pods, instances, claim, when_scaled) {
-            let is_removed =
-                claim.instance.is_some_and(|id| instances.removal_reason(id).is_some());
-            let order = if is_removed {
-                DeletionOrder::BeforeInstanceRemoval
-            } else {
-                DeletionOrder::WithChanges
-            };
-            let name = claim.name.clone();
-            planner.add(Action::Claim { name, change: ClaimChange::Delete { order } });
+        if claim.deleting || claim.orphan || mounted.contains(&claim.name) {
+            continue;
+        }
+        let is_template_removed =
+            claim.template.as_ref().is_some_and(|template| !templates.contains(template));
+        let change = match claim.instance.and_then(|id| instances.removal_reason(id)) {
+            Some(RemovalReason::ScaledIn) => {
+                let policy = observed.claim_retention().when_scaled;
+                (policy == Retention::Delete).then_some(ClaimChange::Delete)
+            }
+            Some(RemovalReason::Replaced) => {
+                Some(ClaimChange::Disown { reason: DisownReason::PodReplaced })
+            }
+            None if is_template_removed => {
+                Some(ClaimChange::Disown { reason: DisownReason::TemplateRemoved })
+            }
+            None => None,
+        };
+        if let Some(change) = change {
+            planner.add(Action::Claim { name: claim.name.clone(), change });
         }
     }
+}
+
+/// Names of the claim templates of the spec and of all revisions, to which a rollback may return.
+fn template_names(observed: &Observed) -> BTreeSet<String> {
+    let of_revisions = observed.revisions.values();
+    let of_revisions =
+        of_revisions.flat_map(|revision| revision_data::claim_templates(&revision.data));
+    let all = of_revisions.chain(observed.spec.volume_claim_templates.iter().cloned());
+    all.map(|template| template_name(&template).to_owned()).collect()
+}
+
+/// Raises the request of bound PVCs to that of the claim template of their Pod's revision. A lower
+/// request of the claim template changes no existing PVC.
+fn grow(planner: &mut Planner<'_>) {
+    let observed = planner.observed;
+    let bound = observed.claims.values().filter(|claim| !claim.orphan && !claim.deleting);
+    let mut bound = bound.filter(|claim| claim.bound_storage.is_some()).peekable();
+    if bound.peek().is_none() {
+        return;
+    }
+    let staying = observed.active().filter(|pod| !pod.deleting && !pod.terminal);
+    let pods: BTreeMap<InstanceId, &PodView> =
+        staying.filter_map(|pod| Some((pod.instance?, pod))).collect();
+    let storage: BTreeMap<&RevisionName, StorageByTemplate> = observed
+        .revisions
+        .iter()
+        .map(|(name, revision)| (name, storage_of(&revision.data)))
+        .collect();
+    for claim in bound {
+        let pod = claim.instance.and_then(|id| pods.get(&id));
+        let Some(pod) = pod.filter(|pod| pod.claims.contains(&claim.name)) else { continue };
+        let templates = storage.get(&pod.revision);
+        let wanted = templates.and_then(|known| known.get(claim.template.as_ref()?));
+        let Some(wanted) = wanted else { continue };
+        let requested = claim.bound_storage.as_deref().and_then(quantity::value);
+        let is_larger = requested.zip(quantity::value(wanted)).is_some_and(|(old, new)| new > old);
+        if is_larger {
+            let change = ClaimChange::Grow { storage: wanted.clone() };
+            planner.add(Action::Claim { name: claim.name.clone(), change });
+        }
+    }
+}
+
+/// Requested storage, by the name of the claim template.
+type StorageByTemplate = BTreeMap<String, String>;
+
+fn storage_of(revision: &Value) -> StorageByTemplate {
+    let templates = revision_data::claim_templates(revision);
+    let storage = templates.iter().filter_map(|template| {
+        let spec = template.0.get("spec")?;
+        let storage = spec["resources"]["requests"]["storage"].as_str()?;
+        Some((template_name(template).to_owned(), storage.to_owned()))
+    });
+    storage.collect()
 }
 
 /// Restores the missing instance ID of PVCs that a Pod mounts: once the Pod is deleted, nothing
@@ -77,53 +145,5 @@ fn restore_instance_ids(planner: &mut Planner<'_>) {
             let change = ClaimChange::SetInstance { instance };
             planner.add(Action::Claim { name: claim.name.clone(), change });
         }
-    }
-}
-
-/// Pods that are not being deleted, by instance.
-struct PodsByInstance<'a>(BTreeMap<InstanceId, &'a PodView>);
-
-impl<'a> PodsByInstance<'a> {
-    fn read(observed: &'a Observed) -> Self {
-        let staying = observed.active().filter(|pod| !pod.deleting);
-        Self(staying.filter_map(|pod| Some((pod.instance?, pod))).collect())
-    }
-}
-
-/// Returns whether an unmounted PVC may be deleted: its instance ID is being removed, or its
-/// instance uses another PVC instead. PVCs of unknown instances are kept, because they may belong
-/// to a deleted CollaSet.
-fn is_surplus(
-    observed: &Observed,
-    pods: &PodsByInstance<'_>,
-    instances: &Instances,
-    claim: &ClaimView,
-    when_scaled: Retention,
-) -> bool {
-    let Some(id) = claim.instance else { return false };
-    match instances.removal_reason(id) {
-        // PVCs of a replaced Pod are deleted with it, regardless of `whenScaled`.
-        Some(RemovalReason::Replaced) => true,
-        Some(RemovalReason::ScaledIn) => when_scaled == Retention::Delete,
-        None => {
-            let pod = pods.0.get(&id);
-            when_scaled == Retention::Delete
-                && pod.is_some_and(|pod| is_superseded(observed, pod, claim, id))
-        }
-    }
-}
-
-/// Returns whether the revision of the instance's Pod needs another PVC, or none, of this claim
-/// template.
-fn is_superseded(observed: &Observed, pod: &PodView, claim: &ClaimView, id: InstanceId) -> bool {
-    if !observed.revisions.contains_key(&pod.revision) {
-        return false;
-    }
-    // Without both labels, the claim template and its hash are unknown.
-    let (Some(template), Some(_)) = (&claim.template, claim.hash()) else { return false };
-    let needed = needed_claims(observed, id, &pod.revision);
-    match needed.iter().find(|needed| needed.name() == *template) {
-        None => true,
-        Some(needed) => needed.claim.is_some_and(|current| current.name != claim.name),
     }
 }

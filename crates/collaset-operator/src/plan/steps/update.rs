@@ -170,10 +170,11 @@ fn method_of(planner: &Planner<'_>, step: &SourceStep) -> Option<StepMethod> {
     let revisions = &planner.revisions;
     let from = &step.from;
     let to = &step.to;
-    let has_other_claims = revisions.claims(&from.revision) != revisions.claims(&to.revision);
+    let has_other_volumes =
+        revisions.claim_templates(&from.revision) != revisions.claim_templates(&to.revision);
     let to = decorated_template(planner, to)?;
     // Volumes of an existing Pod are immutable.
-    let from = decorated_template(planner, from).filter(|_| !has_other_claims);
+    let from = decorated_template(planner, from).filter(|_| !has_other_volumes);
     let Some(from) = from else { return Some(UpdateMethod::Recreate.into()) };
     let method = method(&from, &to, planner.observed.can_resize);
     Some(StepMethod { method, restarted: restarted(&from, &to) })

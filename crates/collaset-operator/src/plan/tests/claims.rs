@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     compat::claim_hash,
     plan::{
-        action::{ClaimChange, DeletionOrder},
+        action::{ClaimChange, DisownReason},
         state::claims::needed_claims,
     },
     view::ClaimView,
@@ -74,17 +74,16 @@ fn claimed(replicas: i32, pods: &str, claims: &str, is_updated: bool) -> Observe
     observed
 }
 
-/// Sets `whenScaled: Retain`, which keeps the claims of scaled-in Pods.
-fn retain_scaled(observed: &mut Observed) {
-    let retain = ClaimRetention { when_scaled: Retention::Retain, ..ClaimRetention::default() };
+/// Sets the retention policy of scaled-in Pods' claims.
+fn set_when_scaled(observed: &mut Observed, when_scaled: Retention) {
+    let policy = ClaimRetention { when_scaled, ..ClaimRetention::default() };
     let strategy = observed.spec.scale_strategy.get_or_insert_default();
-    strategy.persistent_volume_claim_retention_policy = Some(retain);
+    strategy.persistent_volume_claim_retention_policy = Some(policy);
 }
 
-/// Deletion of a PVC that must succeed before its instance ID is removed.
-fn deletion_before_instance_removal(claim: &str) -> Action {
-    let order = DeletionOrder::BeforeInstanceRemoval;
-    Action::Claim { name: claim.into(), change: ClaimChange::Delete { order } }
+/// Plan that removes the CollaSet from the owners of a claim.
+fn disown(claim: &str, reason: DisownReason) -> Action {
+    Action::Claim { name: claim.into(), change: ClaimChange::Disown { reason } }
 }
 
 /// Plans for a CollaSet and compares the text of the actions.
@@ -122,40 +121,108 @@ fn a_lost_claim_does_not_recreate_its_pod() {
 #[test]
 fn when_scaled_decides_on_claims_of_scaled_in_pods() {
     let mut scaled_in = claimed(1, "0 v1 ready", "0 100m, 1 100m", false);
+    set_when_scaled(&mut scaled_in, Retention::Delete);
     check_claims(&scaled_in, "");
     let mut entry = scaled_in.contexts.as_ref().unwrap().entries[0].clone();
     entry.id = InstanceId(1);
     entry.data.insert(well_known::context::SCALE_IN.to_owned(), "true".to_owned());
     scaled_in.contexts.as_mut().unwrap().entries.push(entry);
-    let plan = plan(&scaled_in, Timestamp::UNIX_EPOCH);
-    assert_eq!(plan.to_string(), "delete 1-100m, instances [0]");
-    assert!(plan.actions.contains(&deletion_before_instance_removal("1-100m")));
-    retain_scaled(&mut scaled_in);
+    check_claims(&scaled_in, "delete 1-100m");
+    set_when_scaled(&mut scaled_in, Retention::Retain);
     check_claims(&scaled_in, "");
     scaled_in.spec.replicas = Some(2);
     check_claims(&scaled_in, "create 1 v1");
 }
 
 #[test]
-fn a_changed_claim_template_recreates_the_pod_and_its_claim() {
-    check_claims(&claimed(1, "0 v1 ready", "0 100m", true), "begin update web-0");
-    check_claims(&claimed(1, "0 v1 update:permitted", "0 100m", true), "delete web-0");
-    let mut deleted = claimed(1, "", "0 100m", true);
-    let entry = &mut deleted.contexts.as_mut().unwrap().entries[0];
-    entry.data.insert(well_known::context::REVISION.to_owned(), "v2".to_owned());
-    check_claims(&deleted, "claim data for 0");
-    check_claims(&claimed(1, "0 v2 ready", "0 100m, 0 200m", true), "delete 0-100m");
+fn new_sets_retain_claims_and_others_keep_their_default() {
+    let retention = |generation, recorded, policy: Option<ClaimRetention>| {
+        let mut set = observed(1, "", |spec| {
+            let strategy = spec.scale_strategy.get_or_insert_default();
+            strategy.persistent_volume_claim_retention_policy = policy.clone();
+        });
+        set.status.observed_generation = generation;
+        set.status.claim_retention_default = recorded;
+        set.claim_retention()
+    };
+    let both = |policy| ClaimRetention { when_deleted: policy, when_scaled: policy };
+    assert_eq!(retention(0, Retention::Unset, None), both(Retention::Retain), "new");
+    assert_eq!(retention(7, Retention::Retain, None), both(Retention::Retain), "recorded");
+    assert_eq!(retention(7, Retention::Unset, None), both(Retention::Delete), "of Kuperator");
+    let one = ClaimRetention { when_scaled: Retention::Delete, ..ClaimRetention::default() };
+    let expected =
+        ClaimRetention { when_deleted: Retention::Retain, when_scaled: Retention::Delete };
+    assert_eq!(retention(7, Retention::Retain, Some(one)), expected, "one of the two is set");
+}
+
+/// The hash of the claim template differs in each of these.
+#[test]
+fn a_changed_claim_template_keeps_the_claims() {
+    for policy in [Retention::Retain, Retention::Delete] {
+        let check = |mut observed: Observed, expected: &str| {
+            set_when_scaled(&mut observed, policy);
+            check_claims(&observed, expected);
+        };
+        // Updated in place: nothing of the Pod changes but its revision.
+        check(claimed(1, "0 v1 ready", "0 100m", true), "apply web-0 v2");
+        let mut lost = claimed(1, "", "0 100m", true);
+        lost.contexts.as_mut().unwrap().entries[0].data.remove(well_known::context::REVISION);
+        check(lost, "create 0 v2");
+        let mut updated = claimed(1, "0 v2 ready", "0 100m", true);
+        let pod = updated.pods.values_mut().map(Arc::make_mut).next().unwrap();
+        pod.claims = ["0-100m".into()].into();
+        check(updated, "");
+        // Of two that an earlier release made, the one that the Pod mounts is used.
+        let both = claimed(1, "0 v2 ready", "0 100m, 0 200m", true);
+        check(both.clone(), "");
+        let needed = needed_claims(&both, InstanceId(0), &"v1".into());
+        assert_eq!(needed[0].claim.unwrap().name, ClaimName::from("0-200m"));
+    }
 }
 
 #[test]
-fn claims_of_a_replaced_pod_are_deleted_despite_retain() {
-    let mut pair = claimed(1, "1 v1 ready available of=0", "0 100m, 1 100m", false);
-    retain_scaled(&mut pair);
-    let data = &mut pair.contexts.as_mut().unwrap().entries[0].data;
-    data.insert(well_known::context::REPLACE_NEW_POD_ID.to_owned(), "1".to_owned());
-    let plan = plan(&pair, Timestamp::UNIX_EPOCH);
-    assert_eq!(plan.to_string(), "unpair web-1, delete 0-100m, instances [1]");
-    assert!(plan.actions.contains(&deletion_before_instance_removal("0-100m")));
+fn a_raised_request_grows_bound_claims() {
+    let mut updated = claimed(2, "0 v2 ready, 1 v1 ready", "0 100m, 1 100m", true);
+    for (pod, id) in updated.pods.values_mut().map(Arc::make_mut).zip([0, 1]) {
+        pod.claims = [format!("{id}-100m").into()].into();
+    }
+    check_claims(&updated, "apply web-1 v2");
+    for claim in updated.claims.values_mut() {
+        claim.bound_storage = Some("100m".to_owned());
+    }
+    // The claim of a Pod of the revision before grows once the Pod is updated.
+    check_claims(&updated, "apply web-1 v2, grow 0-100m to 200m");
+    updated.claims.values_mut().next().unwrap().bound_storage = Some("1Gi".to_owned());
+    check_claims(&updated, "apply web-1 v2");
+}
+
+#[test]
+fn claims_of_a_replaced_pod_are_released() {
+    let is_taken_over = ["1 v1 ready available of=0", "1 v1 of=0"];
+    for (new, policy) in is_taken_over.into_iter().zip([Retention::Retain, Retention::Delete]) {
+        let mut pair = claimed(1, new, "0 100m, 1 100m", false);
+        set_when_scaled(&mut pair, policy);
+        let data = &mut pair.contexts.as_mut().unwrap().entries[0].data;
+        data.insert(well_known::context::REPLACE_NEW_POD_ID.to_owned(), "1".to_owned());
+        let plan = plan(&pair, Timestamp::UNIX_EPOCH);
+        assert_eq!(plan.to_string(), "unpair web-1, disown 0-100m, instances [1]");
+        assert!(plan.actions.contains(&disown("0-100m", DisownReason::PodReplaced)));
+    }
+}
+
+#[test]
+fn only_a_claim_of_a_template_of_no_revision_is_released() {
+    let mut removed = claimed(1, "0 v2 ready", "0 100m, 0 200m", true);
+    let rename = |claim: &mut ClaimView| claim.template = Some("other".to_owned());
+    rename(removed.claims.get_mut(&ClaimName::from("0-100m")).unwrap());
+    let plan = plan(&removed, Timestamp::UNIX_EPOCH);
+    assert_eq!(plan.to_string(), "disown 0-100m");
+    assert!(plan.actions.contains(&disown("0-100m", DisownReason::TemplateRemoved)));
+    // A rollback to this revision needs it again.
+    let other = json!({ "metadata": { "name": "other" } });
+    let v1 = removed.revisions.get_mut(&RevisionName::from("v1")).unwrap();
+    v1.data["spec"]["volumeClaimTemplates"] = json!([other]);
+    check_claims(&removed, "");
 }
 
 #[test]
@@ -178,18 +245,9 @@ fn claims_follow_excluded_included_and_adopted_pods() {
 fn a_deleted_set_disowns_the_claims_it_retains() {
     let mut observed = claimed(1, "0 v1 ready", "0 100m", false);
     observed.deleting = true;
-    check_claims(&observed, "to-delete web-0");
-    let retain = ClaimRetention { when_deleted: Retention::Retain, ..ClaimRetention::default() };
-    observed.spec.scale_strategy.get_or_insert_default().persistent_volume_claim_retention_policy =
-        Some(retain);
     check_claims(&observed, "disown 0-100m");
-}
-
-#[test]
-fn retain_keeps_claims_of_an_origin_lost_during_replacement() {
-    let mut lost = claimed(1, "1 v1 of=0", "0 100m, 1 100m", false);
-    retain_scaled(&mut lost);
-    let data = &mut lost.contexts.as_mut().unwrap().entries[0].data;
-    data.insert(well_known::context::REPLACE_NEW_POD_ID.to_owned(), "1".to_owned());
-    assert_eq!(action_text(&lost), "unpair web-1");
+    let delete = ClaimRetention { when_deleted: Retention::Delete, ..ClaimRetention::default() };
+    observed.spec.scale_strategy.get_or_insert_default().persistent_volume_claim_retention_policy =
+        Some(delete);
+    check_claims(&observed, "to-delete web-0");
 }

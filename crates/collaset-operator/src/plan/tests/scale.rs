@@ -1,5 +1,7 @@
 //! Number of Pods: creation, recreation and scale-in.
 
+use podops_api::condition;
+
 use super::*;
 
 #[test]
@@ -184,4 +186,24 @@ fn a_plan_creates_fewer_large_pods_than_small_ones() {
     assert_eq!(creates(10), (100, None));
     assert_eq!(creates(4_000), (31, at_once));
     assert_eq!(creates(100_000), (16, at_once));
+}
+
+#[test]
+fn a_set_that_relied_on_zero_replicas_keeps_them() {
+    let mut set = observed(1, "", |_| {});
+    set.contexts = None;
+    set.generation = 3;
+    set.status.observed_generation = 3;
+    condition::set(
+        &mut set.status.conditions,
+        &condition::READY,
+        String::new(),
+        Timestamp::UNIX_EPOCH,
+    );
+    assert_eq!(action_text(&set), "", "complete without a Pod, and not changed since");
+    set.generation = 4;
+    assert_eq!(action_text(&set), "create 0 v1", "changed since");
+    set.generation = 3;
+    set.status.conditions[0].status = "False".to_owned();
+    assert_eq!(action_text(&set), "create 0 v1", "its Pod was lost");
 }

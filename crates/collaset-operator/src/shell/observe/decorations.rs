@@ -7,7 +7,7 @@ use std::{
 
 use kube::Resource as _;
 use podops_api::{
-    collaset::CollaSet,
+    collaset::{CollaSet, REPLICAS},
     ids::{InstanceId, RevisionName},
     well_known,
 };
@@ -252,7 +252,7 @@ fn selected_set(set: &CollaSet, view: &DecorationView, decorations: &Decorations
     let fitting = fit(&set.spec.template, &choices, decorations);
     let unfit = fitting.unfit.into_iter().find(|unfit| unfit.name == view.name);
     SelectedSet {
-        complete: set.spec.replicas.unwrap_or_default() == replicas,
+        complete: set.spec.replicas.unwrap_or(REPLICAS) == replicas,
         conflict: unfit.map(|unfit| unfit.conflict.to_string()),
     }
 }

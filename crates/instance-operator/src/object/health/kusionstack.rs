@@ -35,7 +35,7 @@ fn not_ready(ready: &Value) -> String {
 /// Returns the first count of the status that is not as expected; `None` if all are.
 fn missing_pods(object: &Value) -> Option<String> {
     // Kuperator's default, not that of the API server for native workloads.
-    let replicas = integer(object, "/spec/replicas").unwrap_or_default();
+    let replicas = integer(object, "/spec/replicas").unwrap_or(1);
     let existing = count(object, "replicas");
     if existing != replicas {
         return Some(format!("{existing} of {replicas} Pods exist"));
