@@ -14,11 +14,15 @@ pub enum DeletionPolicy {
 
 impl DeletionPolicy {
     /// The policy of a Pod with this annotation; `default` without one, or with an unknown value.
+    ///
+    /// A Pod with PersistentVolumeClaims is not replaced by default: the replacement is another
+    /// instance with empty claims, whereas the successor of a deleted Pod has those of the Pod.
     #[must_use]
-    pub fn of(annotation: Option<&str>, default: Self) -> Self {
+    pub fn of(annotation: Option<&str>, default: Self, has_claims: bool) -> Self {
         match annotation {
             Some("Replace") => Self::Replace,
             Some("Delete") => Self::Delete,
+            _ if has_claims => Self::Delete,
             _ => default,
         }
     }

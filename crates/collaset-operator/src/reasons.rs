@@ -110,7 +110,7 @@ pub const ZERO_REPLICAS_KEPT: EventReason = EventReason::warning(
 pub const CLAIM_DELETED: EventReason = EventReason::normal(
     "ClaimDeleted",
     SET,
-    "The PersistentVolumeClaims that the message names are deleted: their instances were scaled in, or the CollaSet is deleted, and persistentVolumeClaimRetentionPolicy says so.",
+    "The PersistentVolumeClaims that the message names are deleted: their instances were scaled in, or the CollaSet is deleted, and persistentVolumeClaimRetentionPolicy is Delete for that.",
 );
 /// PVCs have no owner any more.
 pub const CLAIM_RELEASED: EventReason = EventReason::normal(

@@ -214,7 +214,7 @@ impl Observed {
     }
 
     /// Returns whether the default of `replicas`, which was 0 in earlier releases, is not followed:
-    /// the CollaSet was complete without a Pod, and no one has changed it since.
+    /// the CollaSet was complete without a Pod, and has not been changed since.
     #[must_use]
     pub fn keeps_zero_replicas(&self) -> bool {
         let status = &self.status;

@@ -105,7 +105,10 @@ pub fn delete(pod: &Pod, default: DeletionPolicy) -> Result<Value, Error> {
 /// deleted at once. `default` applies if the Pod has no deletion policy.
 #[must_use]
 pub fn is_replaced_first(pod: &Pod, default: DeletionPolicy) -> bool {
-    let policy = DeletionPolicy::of(pods::annotation(pod, well_known::DELETION_POLICY), default);
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let has_claims = volumes.into_iter().any(|volume| volume.persistent_volume_claim.is_some());
+    let annotation = pods::annotation(pod, well_known::DELETION_POLICY);
+    let policy = DeletionPolicy::of(annotation, default, has_claims);
     policy == DeletionPolicy::Replace
         && is_of_set(pod)
         && pods::label(pod, well_known::SERVICE_AVAILABLE).is_some()

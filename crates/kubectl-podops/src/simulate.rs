@@ -55,6 +55,12 @@ pub fn text(prediction: &Prediction) -> String {
     let by_operator =
         if total == 0 { String::new() } else { format!(": {}", by_operator.join(", ")) };
     line(&mut text, &format!("Writes to Pods: {total}{by_operator}"));
+    for claim in &prediction.deleted_claims {
+        line(&mut text, &format!("PersistentVolumeClaim {claim} is deleted, with its data"));
+    }
+    for claim in &prediction.released_claims {
+        line(&mut text, &format!("PersistentVolumeClaim {claim} is kept, but leaves the CollaSet"));
+    }
     for rule in &prediction.rules_left_out {
         line(&mut text, &format!("Webhook rule {rule} is not evaluated"));
     }
@@ -117,6 +123,8 @@ mod tests {
             updated_revision: "web-2".to_owned(),
             pods: vec![pod("web-a", Method::InPlace, Some(1)), pod("web-b", Method::None, None)],
             pod_writes: [("collaset-operator", 3), ("lifecycle-operator", 3)].into(),
+            deleted_claims: vec!["data-1".to_owned()],
+            released_claims: vec!["data-2".to_owned()],
             end: End::Waiting { reasons: vec!["1 Pods, Queued: partition".to_owned()] },
             rules_left_out: vec!["web/approval".to_owned()],
         };
@@ -128,6 +136,8 @@ BATCH  POD    METHOD     CHANGED FIELDS
 Pods that do not change: 1
 
 Writes to Pods: 6: collaset-operator 3, lifecycle-operator 3
+PersistentVolumeClaim data-1 is deleted, with its data
+PersistentVolumeClaim data-2 is kept, but leaves the CollaSet
 Webhook rule web/approval is not evaluated
 The rollout does not complete:
   1 Pods, Queued: partition

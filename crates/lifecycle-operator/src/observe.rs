@@ -47,7 +47,18 @@ pub struct SlimPod {
 struct PodSpec {
     node_name: Option<String>,
     readiness_gates: Option<Vec<Gate>>,
+    volumes: Vec<Volume>,
 }
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Volume {
+    persistent_volume_claim: Option<ClaimSource>,
+}
+
+/// Name of a claim, which decides nothing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct ClaimSource {}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -99,6 +110,7 @@ pub fn trim(pod: &mut SlimPod) {
     pod.metadata.owner_references = None;
     pod.metadata.generate_name = None;
     pod.status.phase = None;
+    pod.spec.volumes = Vec::new();
     if let Some(annotations) = &mut pod.metadata.annotations {
         pod.annotations_size = annotations.iter().map(|(key, text)| key.len() + text.len()).sum();
         annotations.retain(|key, text| match key.as_str() {
@@ -214,6 +226,7 @@ impl SlimPod {
             owned_by_collaset: owners
                 .iter()
                 .any(|o| o.controller == Some(true) && o.kind == "CollaSet"),
+            has_claims: self.spec.volumes.iter().any(|v| v.persistent_volume_claim.is_some()),
             deletion_policy: annotations
                 .clone()
                 .find(|(key, _)| *key == well_known::DELETION_POLICY)

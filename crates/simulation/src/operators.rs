@@ -23,6 +23,8 @@ pub(crate) struct Api {
     /// Name of the CollaSet whose Pods are counted.
     pub(crate) set: String,
     pub(crate) pod_writes: BTreeMap<&'static str, usize>,
+    /// PersistentVolumeClaims that were deleted.
+    pub(crate) deleted_claims: Vec<String>,
 }
 
 impl Api {
@@ -39,6 +41,11 @@ impl Api {
             if body.is_some_and(|pod| self.counts(pod)) {
                 self.count_pod_write(operator);
             }
+        }
+        if let Write::Delete { target, .. } = write
+            && target.resource.plural == "persistentvolumeclaims"
+        {
+            self.deleted_claims.push(target.name.clone());
         }
         matches!(self.objects.apply(write), Outcome::Done(_))
     }

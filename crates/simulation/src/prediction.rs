@@ -16,6 +16,10 @@ pub struct Prediction {
     pub pods: Vec<PodPrediction>,
     /// Writes to Pods of the CollaSet, by operator.
     pub pod_writes: BTreeMap<&'static str, usize>,
+    /// Names of the PersistentVolumeClaims that are deleted, with their data.
+    pub deleted_claims: Vec<String>,
+    /// Names of the PersistentVolumeClaims that no longer belong to the CollaSet.
+    pub released_claims: Vec<String>,
     /// How the rollout ends.
     pub end: End,
     /// Rules that were left out, as `<PodTransitionRule>/<rule>`.

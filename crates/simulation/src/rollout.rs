@@ -107,7 +107,12 @@ impl Simulation {
         Ok(Self {
             set: set_name.clone(),
             kubelets: Kubelets::running(&api_objects),
-            api: Api { objects: api_objects, set: set_name.clone(), pod_writes: BTreeMap::new() },
+            api: Api {
+                objects: api_objects,
+                set: set_name.clone(),
+                pod_writes: BTreeMap::new(),
+                deleted_claims: Vec::new(),
+            },
             sets: CollaSets::new(settings),
             lifecycle: Lifecycle::new(services)?,
             rules: Rules::new(nodes)?,
@@ -247,9 +252,21 @@ impl Simulation {
             updated_revision: self.status.updated_revision.clone(),
             pods,
             pod_writes: self.api.pod_writes.clone(),
+            deleted_claims: self.api.deleted_claims.clone(),
+            released_claims: self.released_claims(observed),
             end,
             rules_left_out: self.rules_left_out(),
         }
+    }
+
+    /// Claims of the CollaSet that exist at the end, but not as its own.
+    fn released_claims(&self, observed: &Observed) -> Vec<String> {
+        let owned = observed.claims.values().filter(|claim| !claim.orphan);
+        let released = owned.filter(|claim| {
+            let left = self.api.objects.get("persistentvolumeclaims", &claim.name);
+            left.is_some_and(|claim| !self.api.counts(claim))
+        });
+        released.map(|claim| claim.name.to_string()).collect()
     }
 
     /// Fields of the template that differ between a Pod's revision and the one it is updated to.
@@ -375,6 +392,33 @@ mod tests {
         // Seven writes per Pod, as in the benchmark, and one that annotates an example of the
         // rejected Pods with the rule.
         assert_eq!(prediction.pod_writes.values().sum::<usize>(), 4 * 7 + 1);
+    }
+
+    #[test]
+    fn claims_that_a_change_deletes_or_releases_are_named() {
+        let template = json!({
+            "metadata": { "name": "data" },
+            "spec": { "resources": { "requests": { "storage": "1Gi" } } },
+        });
+        let policy = json!({ "whenScaled": "Delete" });
+        let claims = json!({
+            "volumeClaimTemplates": [template],
+            "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": policy },
+        });
+        let counts = |change: &Value| {
+            let prediction = predict(rolled_out(&claims, Vec::new()), change);
+            (prediction.deleted_claims.len(), prediction.released_claims.len())
+        };
+        assert_eq!(counts(&image("web:2")), (0, 0));
+        let mut larger = claims.clone();
+        larger["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] =
+            json!("2Gi");
+        assert_eq!(counts(&larger), (0, 0));
+        assert_eq!(counts(&json!({ "replicas": 1 })), (3, 0));
+        let mut replaced = image("web:2");
+        let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
+        json_patch::merge(&mut replaced, &replace);
+        assert_eq!(counts(&replaced), (0, 4));
     }
 
     #[test]

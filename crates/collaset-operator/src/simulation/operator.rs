@@ -1,6 +1,6 @@
 //! The operator under test, and the safety properties checked after every plan, write and status
 //! update: instance IDs are unique, no Pod is deleted without permission, no
-//! claim is deleted but for a scale-in, and none is made for an instance that has one, `maxUnavailable`, `maxSurge` and the partition are respected, and the status
+//! claim is deleted except by a scale-in, and none is made for an instance that has one, `maxUnavailable`, `maxSurge` and the partition are respected, and the status
 //! reflects observed state only.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -326,7 +326,7 @@ impl World {
         );
     }
 
-    /// A claim is deleted only if its instance was scaled in, and the policy says so.
+    /// A claim is deleted only if its instance was scaled in, and the policy is Delete.
     fn assert_claim_deletable(&self, before: &World, pending: &PendingPlan, name: &str) {
         let mounting = before.live().into_iter().find(|pod| pod.mounts().iter().any(|c| c == name));
         assert!(mounting.is_none(), "{name} was deleted while mounted: {}", pending.plan);

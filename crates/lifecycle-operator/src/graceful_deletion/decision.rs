@@ -25,6 +25,8 @@ pub struct DeletionCandidate {
     pub terminal: bool,
     /// True if the Pod's controller is a CollaSet, which can replace it.
     pub owned_by_collaset: bool,
+    /// True if the Pod mounts PersistentVolumeClaims.
+    pub has_claims: bool,
     /// Value of the Pod's deletion policy annotation; unknown values are ignored.
     pub deletion_policy: Option<String>,
     /// Last rejections by PodTransitionRules, from the Pod's annotations.
@@ -56,7 +58,7 @@ impl DeletionCandidate {
     }
 
     fn is_replaced(&self, default: DeletionPolicy) -> bool {
-        let policy = DeletionPolicy::of(self.deletion_policy.as_deref(), default);
+        let policy = DeletionPolicy::of(self.deletion_policy.as_deref(), default, self.has_claims);
         // A Pod that is not available needs no replacement and might never get one: replacement
         // waits for it.
         let available = self.pod.labels.contains_key(well_known::SERVICE_AVAILABLE);

@@ -43,8 +43,8 @@ pub(in crate::plan) fn ensure(
 /// Adopts unowned PVCs that match the selector, grows those of Pods whose revision requests more
 /// storage, and deletes or releases those that no instance will use.
 ///
-/// The only PVCs that are deleted are those of instances that were scaled in, if the retention
-/// policy says so.
+/// The only PVCs that are deleted are those of instances that were scaled in, under the retention
+/// policy Delete.
 pub(in crate::plan) fn plan(planner: &mut Planner<'_>, instances: &Instances) {
     let observed = planner.observed;
     for claim in observed.claims.values().filter(|claim| claim.orphan && !claim.deleting) {

@@ -13,6 +13,7 @@ pub(crate) fn candidate(text: &str) -> DeletionCandidate {
         pod,
         terminal: false,
         owned_by_collaset: true,
+        has_claims: false,
         deletion_policy: None,
         rejections: Vec::new(),
     }
@@ -155,6 +156,11 @@ fn the_deletion_policy_selects_deletion_or_replacement() {
     assert_eq!(added_label(&with_policy("Delete"), DeletionPolicy::Replace), delete);
     assert_eq!(added_label(&with_policy("Whatever"), DeletionPolicy::Delete), delete);
     assert_eq!(added_label(&candidate("open available"), DeletionPolicy::Replace), replace);
+    // The replacement would have empty claims.
+    let with_claims = DeletionCandidate { has_claims: true, ..candidate("open available") };
+    assert_eq!(added_label(&with_claims, DeletionPolicy::Replace), delete);
+    let with_claims = DeletionCandidate { has_claims: true, ..with_policy("Replace") };
+    assert_eq!(added_label(&with_claims, DeletionPolicy::Delete), replace);
     let unavailable =
         DeletionCandidate { deletion_policy: Some("Replace".to_owned()), ..candidate("open") };
     assert_eq!(
