@@ -111,7 +111,8 @@ pub const HISTORY_LIMIT: i32 = 20;
 #[x_kube(validation = Rule::new("!has(self.updateStrategy) || !has(self.updateStrategy.rollingUpdate) || !has(self.updateStrategy.rollingUpdate.failurePolicy) || has(self.progressDeadlineSeconds)")
     .message("spec.progressDeadlineSeconds: progressDeadlineSeconds is required when updateStrategy.rollingUpdate.failurePolicy is set, because a Pod that is not available in time has failed").reason(Reason::FieldValueRequired))]
 pub struct CollaSetSpec {
-    /// Pauses scaling and updates. Operations in progress are completed; no new ones are started.
+    /// Pauses updates. Operations in progress are completed; no new ones are started. Scaling goes
+    /// on, and lost Pods are recreated at their revision.
     #[serde(default, skip_serializing_if = "is_false")]
     pub paused: bool,
 
@@ -308,6 +309,11 @@ pub struct CollaSetStatus {
     /// Revision of the current template.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub updated_revision: String,
+    /// Revision whose rollout is complete: all Pods in the scope of the update were available at it
+    /// at the same time. Only while this is another one are failures and the progress deadline
+    /// judged. Not reported by Kuperator, and by releases of Podops before this field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rolled_out_revision: Option<String>,
     /// Revision whose rollout the failure policy stopped, because too many of its Pods failed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub halted_revision: String,

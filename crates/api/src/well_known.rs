@@ -150,6 +150,9 @@ pub const UPDATE_PRIORITY: &str = "collaset.kusionstack.io/update-priority";
 /// Annotation. JSON: state of each container before an in-place update.
 pub const LAST_POD_STATUS: &str = "collaset.kusionstack.io/last-pod-status";
 
+/// Annotation. Time of the last in-place update of the containers, in nanoseconds since the epoch.
+pub const APPLIED_AT: &str = "collaset.kusionstack.io/applied-at";
+
 /// Label. Name of the ControllerRevision that a Pod was created from.
 pub const REVISION: &str = "controller-revision-hash";
 

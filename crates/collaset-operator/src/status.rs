@@ -15,7 +15,7 @@ use crate::{
     plan::{
         Blocker, BlockerScope, Failures, Plan, Response,
         action::{Action, RevisionChange},
-        state::{pairs::Pairs, rolling_limits::max_unavailable},
+        state::{failures::is_held, pairs::Pairs, rolling_limits::max_unavailable},
     },
     reasons,
     view::{Observed, OwnOperation, PodView},
@@ -47,10 +47,11 @@ pub fn status(
     let mut status = counts(observed, plan, now);
     status.waiting = waiting.groups;
     status.conditions.clone_from(&observed.status.conditions);
-    if is_at_updated_revision(observed, &status) {
+    if is_promoted(observed, plan, &status) {
         status.current_revision.clone_from(&status.updated_revision);
         status.rollout_step = None;
     }
+    status.rolled_out_revision = Some(rolled_out_revision(&status, observed, plan));
     status.last_progress_time = last_progress(&status, observed, plan, now);
     let problems = Problems {
         blockers: failures.iter().chain(&plan.blockers).collect(),
@@ -126,6 +127,15 @@ fn count<'a>(pods: impl Iterator<Item = &'a PodView>) -> i32 {
     i32::try_from(pods.count()).unwrap_or(i32::MAX)
 }
 
+/// Returns whether the updated revision becomes the current one: it is to be that of all Pods, and
+/// is that of enough ready ones. Without Pods, nothing shows that it works.
+fn is_promoted(observed: &Observed, plan: &Plan, status: &CollaSetStatus) -> bool {
+    let is_of_all = plan.rollout.partition == 0
+        && !observed.is_by_label()
+        && plan.failures.response == Response::Continue;
+    is_of_all && observed.replicas() > 0 && is_at_updated_revision(observed, status)
+}
+
 /// Returns whether enough Pods are ready at the updated revision and no counted Pod has another:
 /// surplus Pods that will be deleted may be the only updated ones.
 fn is_at_updated_revision(observed: &Observed, status: &CollaSetStatus) -> bool {
@@ -138,6 +148,25 @@ fn is_at_updated_revision(observed: &Observed, status: &CollaSetStatus) -> bool 
         ready_at_updated += i32::from(pod.ready.is_some());
     }
     ready_at_updated >= desired(observed)
+}
+
+/// Revision whose rollout is complete; see [`CollaSetStatus::rolled_out_revision`]. It is none as
+/// long as Pods return to it, or join its scope.
+fn rolled_out_revision(status: &CollaSetStatus, observed: &Observed, plan: &Plan) -> String {
+    let updated = &plan.updated;
+    let was_complete = observed.is_rolled_out(updated);
+    let is_last_step = status.rollout_step.as_ref().is_none_or(|step| step.step == step.steps);
+    let is_complete = observed.replicas() > 0
+        && plan.failures.response == Response::Continue
+        && is_last_step
+        && is_rolled_out(status, observed, plan);
+    if is_complete || was_complete && !plan.is_updating {
+        updated.to_string()
+    } else if was_complete {
+        String::new()
+    } else {
+        observed.status.rolled_out_revision.clone().unwrap_or_default()
+    }
 }
 
 /// Returns whether all Pods are available at their target revision and no operation is under way.
@@ -161,20 +190,41 @@ fn starts_work(action: &Action) -> bool {
     )
 }
 
-/// Time of the last progress, in whole seconds as serialized; `None` if the rollout is complete or
-/// paused.
+/// Time of the last progress, in whole seconds as serialized; `None` if no rollout is in progress,
+/// or it only waits as the spec, rules or traffic ask for.
 fn last_progress(
     status: &CollaSetStatus,
     observed: &Observed,
     plan: &Plan,
     now: Timestamp,
 ) -> Option<Time> {
-    if is_rolled_out(status, observed, plan) || observed.spec.paused {
+    let is_in_progress = status.rolled_out_revision.as_ref() != Some(&status.updated_revision);
+    let is_idle = is_rolled_out(status, observed, plan) || observed.spec.paused;
+    if !is_in_progress || is_idle || is_on_hold(status, observed, plan, now) {
         return None;
     }
     let unchanged = progress(&observed.status) == progress(status);
     let previous = observed.status.last_progress_time.clone().filter(|_| unchanged);
     Some(previous.unwrap_or_else(|| Time(whole_second(now))))
+}
+
+/// Returns whether the rollout only waits as it was asked to: for a pause, a limit of the spec, or
+/// Pods that are [held](is_held) or terminate; nothing else keeps it from going on.
+fn is_on_hold(status: &CollaSetStatus, observed: &Observed, plan: &Plan, now: Timestamp) -> bool {
+    let mut has_held = plan.rollout.paused().is_some()
+        || !plan.queued.is_empty()
+        || plan.delayed_creations > 0
+        || status.terminating_replicas > 0
+        || observed.replicas() == 0;
+    for pod in observed.all().filter(|pod| !pod.deleting) {
+        let is_held = is_held(observed, pod, now);
+        let is_updated = *pod.revision == status.updated_revision;
+        if is_updated && !is_held && !observed.is_available(pod, now) {
+            return false;
+        }
+        has_held |= is_held;
+    }
+    has_held && plan.blockers.is_empty()
 }
 
 /// Part of a status that changes when a rollout progresses or gets another goal.

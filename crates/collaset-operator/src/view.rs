@@ -288,7 +288,20 @@ impl Observed {
     pub fn partition(&self) -> usize {
         let by_partition = self.rolling_update().and_then(|r| r.by_partition.as_ref());
         let partition = by_partition.and_then(|by_partition| by_partition.partition.as_ref());
-        partition.map_or(0, |partition| resolve(partition, self.replicas(), Rounding::Up))
+        partition.map_or(0, |partition| kept_back(partition, self.replicas()))
+    }
+
+    /// Returns whether the rollout of a revision has been complete: every Pod in the update's scope
+    /// was available. Pods that are lost or fail afterwards do not change that.
+    #[must_use]
+    pub fn is_rolled_out(&self, revision: &RevisionName) -> bool {
+        match &self.status.rolled_out_revision {
+            Some(rolled_out) => *rolled_out == **revision,
+            // A status of Kuperator, or of an earlier release.
+            None => {
+                self.status.observed_generation > 0 && self.status.current_revision == **revision
+            }
+        }
     }
 
     /// Retention policy of the CollaSet's PVCs: Retain or Delete for each case.
@@ -318,6 +331,19 @@ impl Observed {
         names: &'a BTreeSet<ClaimName>,
     ) -> impl Iterator<Item = &'a ClaimView> {
         names.iter().filter_map(|name| self.claims.get(name))
+    }
+}
+
+/// Number of `replicas` Pods that a partition does not update. A percentage below 100 % leaves at
+/// least one Pod to update.
+#[must_use]
+pub fn kept_back(partition: &IntOrString, replicas: usize) -> usize {
+    let count = resolve(partition, replicas, Rounding::Up);
+    match partition {
+        IntOrString::String(percentage) if percentage != "100%" => {
+            count.min(replicas.saturating_sub(1))
+        }
+        IntOrString::String(_) | IntOrString::Int(_) => count,
     }
 }
 
@@ -353,6 +379,11 @@ pub struct PodView {
     pub scheduled: bool,
     /// Time at which the Pod became Ready; `None` if it is not.
     pub ready: Option<Timestamp>,
+    /// Time since which the Pod is not Ready: that of its containers, if they are not. `None` if it
+    /// is Ready, or nothing is reported.
+    pub unready_since: Option<Timestamp>,
+    /// True if the containers are ready, and only the readiness gate of PodOpsLifecycle is closed.
+    pub waits_for_service: bool,
     /// Names of the PVCs that the Pod mounts.
     pub claims: BTreeSet<ClaimName>,
     /// Containers in spec order.

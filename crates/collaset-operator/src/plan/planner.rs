@@ -52,6 +52,8 @@ pub struct Plan {
     pub queued: Vec<QueuedPod>,
     /// Number of Pods that are not at their target revision.
     pub outdated: usize,
+    /// True if Pods are to be brought to the updated revision.
+    pub is_updating: bool,
     /// Name of the updated revision.
     pub updated: RevisionName,
     /// Name of the current revision, which Pods outside the update's scope have.

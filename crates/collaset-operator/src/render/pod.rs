@@ -173,15 +173,22 @@ fn add_gate(spec: &mut Map<String, Value>) {
     }
 }
 
+/// An update in place.
+pub(super) struct Update<'a> {
+    pub(super) to: &'a PodSource,
+    pub(super) mode: ApplyMode,
+    pub(super) now: Timestamp,
+}
+
 /// Returns the patch that updates a Pod in place, within an operation or while in service. Changes
 /// by other controllers are kept. `None` if the revision does not exist.
 pub(super) fn apply(
     observed: &Observed,
     pod: &PodView,
-    to: &PodSource,
-    mode: ApplyMode,
+    update: &Update<'_>,
     preconditions: JsonPatch,
 ) -> Option<JsonPatch> {
+    let &Update { to, mode, now } = update;
     let new = template(observed, to)?;
     let old = template(observed, &pod.source()).unwrap_or_default();
     let in_operation = mode == ApplyMode::UnderOperation;
@@ -218,7 +225,10 @@ pub(super) fn apply(
     if restarts || !resizes.is_empty() {
         let status = last_status(pod, &images, &resizes);
         let status = serde_json::to_string(&status).unwrap_or_default();
-        patch = patch.add(&["metadata", "annotations", well_known::LAST_POD_STATUS], status);
+        let at = nanos(now);
+        patch = patch
+            .add(&["metadata", "annotations", well_known::LAST_POD_STATUS], status)
+            .add(&["metadata", "annotations", well_known::APPLIED_AT], at);
     }
     Some(patch)
 }

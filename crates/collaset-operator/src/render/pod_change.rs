@@ -58,7 +58,8 @@ pub(super) fn change_pod(
                 ApplyMode::UnderOperation => &[LabelKind::Operating, LabelKind::Operate],
                 ApplyMode::InService => &[],
             };
-            pod::apply(observed, pod, to, *mode, preconditions(pod, conditions))?.build()
+            let update = pod::Update { to, mode: *mode, now };
+            pod::apply(observed, pod, &update, preconditions(pod, conditions))?.build()
         }
         PodChange::Delete { operation } => return Some(delete(pod, to, *operation, now)),
     };

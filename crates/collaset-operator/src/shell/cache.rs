@@ -89,6 +89,7 @@ struct PodStatus {
     observed_generation: Option<i64>,
     phase: Option<String>,
     conditions: Option<Vec<Condition>>,
+    init_container_statuses: Option<Vec<ContainerStatus>>,
     container_statuses: Option<Vec<ContainerStatus>>,
 }
 
@@ -130,8 +131,10 @@ struct ContainerWaiting {
 }
 
 /// Conditions of a Pod that planning reads; true if their reason and message are needed.
-const CONDITIONS: [(&str, bool); 4] = [
+const CONDITIONS: [(&str, bool); 6] = [
     ("Ready", false),
+    ("ContainersReady", false),
+    (well_known::SERVICE_READY, false),
     ("PodScheduled", true),
     ("PodResizePending", true),
     ("PodResizeInProgress", true),
@@ -322,7 +325,9 @@ fn trim_annotations(annotations: &mut BTreeMap<String, String>) {
 
 /// Removes conditions and reasons that planning does not read.
 fn trim_status(pod: &mut SlimPod) {
-    for status in pod.status.container_statuses.iter_mut().flatten() {
+    let status = &mut pod.status;
+    let init = status.init_container_statuses.iter_mut().flatten();
+    for status in init.chain(status.container_statuses.iter_mut().flatten()) {
         status
             .state
             .waiting
@@ -407,6 +412,8 @@ impl SlimPod {
             terminal: is_terminal(self.status.phase.as_deref()),
             scheduled: self.spec.node_name.is_some(),
             ready: self.ready_since(),
+            unready_since: self.unready_since(),
+            waits_for_service: self.waits_for_service(),
             claims: mounted_claims(&self.spec),
             containers: self.spec.containers.iter().map(SlimContainer::view).collect(),
             generation: metadata.generation.unwrap_or_default(),
@@ -434,6 +441,20 @@ impl SlimPod {
     fn ready_since(&self) -> Option<Timestamp> {
         let ready = self.condition("Ready").filter(|c| c.status == "True")?;
         Some(ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0))
+    }
+
+    /// Time since which the Pod is not Ready; see [`PodView::unready_since`].
+    fn unready_since(&self) -> Option<Timestamp> {
+        let is_false = |condition: &&Condition| condition.status == "False";
+        let containers = self.condition("ContainersReady").filter(is_false);
+        let unready = containers.or_else(|| self.condition("Ready").filter(is_false))?;
+        unready.last_transition_time.as_ref().map(|time| time.0)
+    }
+
+    /// Returns whether only the readiness gate of PodOpsLifecycle is closed.
+    fn waits_for_service(&self) -> bool {
+        let is_true = |type_| self.condition(type_).is_some_and(|c| c.status == "True");
+        is_true("ContainersReady") && !is_true(well_known::SERVICE_READY)
     }
 
     fn condition(&self, type_: &str) -> Option<&Condition> {
@@ -470,7 +491,10 @@ impl SlimPod {
             let texts = [&condition.reason, &condition.message].into_iter().flatten();
             return Some(texts.cloned().collect::<Vec<_>>().join(": "));
         }
-        let statuses = self.status.container_statuses.iter().flatten();
+        // In the order in which they start. Those that start normally have no reason, also those
+        // that wait for an init container.
+        let init = self.status.init_container_statuses.iter().flatten();
+        let statuses = init.chain(self.status.container_statuses.iter().flatten());
         let mut waiting = statuses.filter_map(|s| {
             Some(format!("{}: container {}", s.state.waiting.as_ref()?.reason.as_ref()?, s.name))
         });

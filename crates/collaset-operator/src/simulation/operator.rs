@@ -28,7 +28,7 @@ use crate::{
         observe::{objects, observe},
     },
     status::status,
-    view::{DryRunResult, Observed, OwnOperation, PodSource, record_last_pods},
+    view::{DryRunResult, Observed, OwnOperation, PodSource, kept_back, record_last_pods},
 };
 
 /// In-memory state of the operator, its pending plan and the history that the checks need.
@@ -46,6 +46,8 @@ pub(super) struct Operator {
     /// Names that a create found taken by objects of other owners.
     taken_pods: BTreeSet<PodName>,
     taken_claims: BTreeSet<ClaimName>,
+    /// Revision whose rollout has ended with all Pods available. Survives restarts.
+    complete: String,
 }
 
 /// A plan that is not applied yet, and the state that it is based on.
@@ -134,7 +136,8 @@ impl World {
             }
         }
         if left == 0 {
-            self.operator = Operator::default();
+            let complete = std::mem::take(&mut self.operator.complete);
+            self.operator = Operator { complete, ..Operator::default() };
         } else {
             self.report(&pending, &blockers);
         }
@@ -217,8 +220,31 @@ impl World {
     fn report(&mut self, pending: &PendingPlan, blockers: &[Blocker]) {
         let reported = status(&pending.observed, &pending.plan, blockers, self.time()).status;
         assert_status_matches_observed(&reported, pending, self.time());
+        self.assert_only_rollouts_stall(&reported, pending);
         if reported != pending.observed.status && self.cluster.get("collasets", SET).is_some() {
             self.cluster.apply(&render::status(&pending.observed, &reported));
+        }
+    }
+
+    /// Once a rollout is complete, nothing that happens to Pods makes the set Stalled or stops the
+    /// revision, until more Pods are to be updated.
+    fn assert_only_rollouts_stall(&mut self, reported: &CollaSetStatus, pending: &PendingPlan) {
+        let updated = &reported.updated_revision;
+        let is_true = |type_| condition_is_true(reported, type_);
+        if self.operator.complete != *updated || pending.plan.is_updating {
+            self.operator.complete = String::new();
+        } else {
+            assert!(!is_true("Stalled"), "Stalled after the rollout: {}", pending.plan);
+            assert_eq!(reported.halted_revision, "", "halted after the rollout: {}", pending.plan);
+        }
+        let is_promoted = reported.current_revision != pending.observed.status.current_revision
+            && !pending.observed.status.current_revision.is_empty();
+        let is_of_some = pending.observed.is_by_label() || partition(pending) > 0;
+        let is_kept = pending.observed.replicas() == 0 || is_of_some;
+        let is_rejected = !pending.observed.rejected_creates.is_empty();
+        assert!(!is_promoted || !is_kept || is_rejected, "promoted: {}", pending.plan);
+        if is_true("Ready") && reported.replicas > 0 {
+            self.operator.complete.clone_from(updated);
         }
     }
 
@@ -232,6 +258,7 @@ impl World {
                 self.assert_unique_ids();
                 self.assert_max_surge(before, pending);
                 let new = self.pod(name).unwrap();
+                assert_not_stopped(pending, &new);
                 // A replacement on request keeps the revision, so it is not an update.
                 let origin = new.get(well_known::REPLACE_PAIR_ORIGIN_NAME);
                 let origin = origin.and_then(|name| before.pod(name));
@@ -369,21 +396,33 @@ impl World {
     }
 }
 
+/// No Pod of a revision is created whose rollout was stopped, unless there is no other revision.
+fn assert_not_stopped(pending: &PendingPlan, new: &Pod) {
+    let status = &pending.observed.status;
+    let is_stopped = *status.halted_revision == *new.revision()
+        && pending.plan.failures.halted.is_some()
+        && status.current_revision != status.halted_revision;
+    assert!(!is_stopped, "{} is of a stopped revision: {}", new.name(), pending.plan);
+}
+
+fn condition_is_true(status: &CollaSetStatus, type_: &str) -> bool {
+    status.conditions.iter().any(|c| c.type_ == type_ && c.status == "True")
+}
+
 /// Number of Pods that the spec and the step in the status exclude from the update.
 fn partition(pending: &PendingPlan) -> usize {
     let (observed, Some(rolling)) = (&pending.observed, rolling(pending)) else { return 0 };
     let replicas = observed.replicas();
     let own =
         rolling.by_partition.as_ref().and_then(|by_partition| by_partition.partition.as_ref());
-    let own = own.map_or(0, |partition| resolve(partition, replicas, Rounding::Up));
+    let own = own.map_or(0, |partition| kept_back(partition, replicas));
     let stored = observed.status.rollout_step.as_ref();
     let Some(stored) = stored.filter(|step| step.revision == *pending.plan.updated) else {
         return own;
     };
     let until = rolling.steps.get(..usize::try_from(stored.step).unwrap());
-    let of_steps = until.and_then(|steps| {
-        steps.iter().map(|step| resolve(&step.partition, replicas, Rounding::Up)).min()
-    });
+    let of_steps =
+        until.and_then(|steps| steps.iter().map(|step| kept_back(&step.partition, replicas)).min());
     own.max(of_steps.unwrap_or_default())
 }
 

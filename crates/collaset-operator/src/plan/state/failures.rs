@@ -7,11 +7,12 @@ use podops_api::{
     collaset::{FailureAction, FailurePolicy},
     ids::{LifecycleTime, PodName, RevisionName},
     int_or_percent::{Rounding, resolve},
-    lifecycle::{COLLASET, LabelKind},
+    lifecycle::{self, COLLASET, LabelKind},
+    well_known,
 };
 
-use super::revisions::Revisions;
-use crate::view::{Observed, PodView};
+use super::{last_status::is_changed, revisions::Revisions};
+use crate::view::{Observed, OwnOperation, PodView};
 
 /// Reasons of containers that do not start and will not by themselves.
 const FAILED_REASONS: [&str; 7] = [
@@ -54,8 +55,9 @@ pub enum Response {
 impl Failures {
     /// Counts the failed Pods of the updated revision.
     ///
-    /// A rollout that was stopped stays so, also when its failed Pods are gone, until there is
-    /// another updated revision or it is resumed.
+    /// They stop its rollout only until the rollout is complete: what happens to Pods afterwards is
+    /// no failure of the revision. A rollout that was stopped stays so, also when its failed Pods
+    /// are gone, until there is another updated revision or it is resumed.
     pub(in crate::plan) fn read(
         observed: &Observed,
         revisions: &Revisions<'_>,
@@ -79,14 +81,15 @@ impl Failures {
                     let known = failures.requeue_after;
                     failures.requeue_after = Some(known.map_or(left, |known| known.min(left)));
                 }
-                Failure::Available => {}
+                Failure::None => {}
             }
         }
         let was_halted = *observed.status.halted_revision == **updated;
         let is_halted = was_halted || failed.len() >= failures.threshold;
         failures.failed = Some(failed);
         let is_resumed = observed.resumed_revision.as_ref() == Some(updated);
-        if is_halted && !is_resumed && *action != FailureAction::Continue {
+        let is_judged = !observed.is_rolled_out(updated);
+        if is_judged && is_halted && !is_resumed && *action != FailureAction::Continue {
             failures.halted = Some(updated.clone());
             let is_first_revision = revisions.current == *updated;
             failures.response = match action {
@@ -96,6 +99,14 @@ impl Failures {
             };
         }
         failures
+    }
+
+    /// Returns whether no Pod of this revision is created: it was stopped, and `current` is another
+    /// one. New Pods then get the current revision.
+    pub(in crate::plan) fn forbids(&self, revision: &RevisionName, current: &RevisionName) -> bool {
+        self.response != Response::Continue
+            && self.halted.as_ref() == Some(revision)
+            && revision != current
     }
 
     /// Returns whether no Pod is updated from this revision to that one.
@@ -111,7 +122,7 @@ enum Failure {
     Possible {
         left: Duration,
     },
-    Available,
+    None,
 }
 
 fn failure(observed: &Observed, pod: &PodView, now: Timestamp) -> Failure {
@@ -120,11 +131,12 @@ fn failure(observed: &Observed, pod: &PodView, now: Timestamp) -> Failure {
     if pod.terminal || has_failed_container && is_reported(pod) {
         return Failure::Failed;
     }
-    let Some(deadline) = observed.spec.progress_deadline_seconds else { return Failure::Available };
-    if observed.is_available(pod, now) {
-        return Failure::Available;
+    let Some(deadline) = observed.spec.progress_deadline_seconds else { return Failure::None };
+    if observed.is_available(pod, now) || observed.spec.paused || is_held(observed, pod, now) {
+        return Failure::None;
     }
-    let until = updated_since(pod).checked_add(SignedDuration::from_secs(i64::from(deadline)));
+    let since = unavailable_since(observed, pod);
+    let until = since.checked_add(SignedDuration::from_secs(i64::from(deadline)));
     let left = until.unwrap_or(Timestamp::MAX).duration_since(now);
     match Duration::try_from(left) {
         Ok(left) if !left.is_zero() => Failure::Possible { left },
@@ -139,11 +151,39 @@ fn is_reported(pod: &PodView) -> bool {
     pod.observed_generation.is_none_or(|observed| observed >= pod.generation)
 }
 
-/// Time since which a Pod has its revision: the permission of the operation under way, or else its
-/// creation.
-fn updated_since(pod: &PodView) -> Timestamp {
-    let kinds = [LabelKind::Completing, LabelKind::Operated, LabelKind::Operate];
-    let stamps = kinds.iter().filter_map(|kind| pod.labels.get(&kind.key(COLLASET)));
-    let times = stamps.filter_map(|stamp| LifecycleTime::parse(stamp).map(|time| time.0));
-    times.max().map_or(pod.created, |time| time.max(pod.created))
+/// Returns whether the Pod is unavailable because the spec or another participant asks for it:
+/// minReadySeconds, the delay of operations, rules, traffic, or an operation of others. That time
+/// is no failure of the revision.
+#[must_use]
+pub fn is_held(observed: &Observed, pod: &PodView, now: Timestamp) -> bool {
+    if observed.until_available(pod, now).is_some_and(|left| !left.is_zero()) {
+        return true;
+    }
+    let has = |kind: LabelKind| pod.labels.contains_key(&kind.key(COLLASET));
+    if !pod.is_during(OwnOperation::Update) {
+        return lifecycle::is_operated_on(&pod.labels) || pod.waits_for_service;
+    }
+    if [LabelKind::Operated, LabelKind::PostCheck, LabelKind::Completing].into_iter().any(has) {
+        return pod.waits_for_service;
+    }
+    match pod.allowed_since(OwnOperation::Update) {
+        None => has(LabelKind::PreCheck) || has(LabelKind::Preparing),
+        Some(since) => {
+            let delay = observed.spec.update_strategy.operation_delay_seconds;
+            !is_changed(pod) && lifecycle::remaining_delay(since, delay, now).is_some()
+        }
+    }
+}
+
+/// Time since which a Pod of the updated revision is unavailable: at the earliest its update, which
+/// is its creation or the last write to its containers.
+fn unavailable_since(observed: &Observed, pod: &PodView) -> Timestamp {
+    let time = |text: &str| LifecycleTime::parse(text).map(|time| time.0);
+    let applied = pod.annotation(well_known::APPLIED_AT).and_then(time);
+    let delay = observed.spec.update_strategy.operation_delay_seconds.unwrap_or_default();
+    let permitted = pod.labels.get(&LabelKind::Operate.key(COLLASET)).and_then(|text| time(text));
+    let permitted = permitted
+        .map(|time| time.checked_add(SignedDuration::from_secs(i64::from(delay))).unwrap_or(time));
+    let times = [Some(pod.created), applied.or(permitted), pod.unready_since];
+    times.into_iter().flatten().max().unwrap_or(pod.created)
 }

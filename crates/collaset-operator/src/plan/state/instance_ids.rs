@@ -293,7 +293,7 @@ impl Instances {
         revisions: &Revisions<'_>,
         partition: usize,
     ) -> Allocation {
-        if observed.spec.paused || !revisions.is_recorded() {
+        if !revisions.is_recorded() {
             return Allocation::Complete;
         }
         let missing = observed.replicas().saturating_sub(self.count());

@@ -7,7 +7,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
     collaset::{CurrentStep, RolloutStep},
     ids::whole_second,
-    int_or_percent::{Rounding, resolve},
     lifecycle,
 };
 
@@ -15,13 +14,13 @@ use super::{
     failures::{Failures, Response},
     revisions::Revisions,
 };
-use crate::view::Observed;
+use crate::view::{Observed, kept_back};
 
 /// Step of the rollout.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rollout {
     /// Number of instances that stay at older revisions.
-    pub(in crate::plan) partition: usize,
+    pub partition: usize,
     /// Step to report; `None` if the rollout has no steps.
     pub step: Option<CurrentStep>,
     /// Time until the rollout continues by itself.
@@ -51,7 +50,10 @@ impl Rollout {
         let stored = observed.status.rollout_step.as_ref();
         let stored = stored.filter(|step| step.revision == *revisions.updated);
         let current = stored.map_or_else(|| rollout.of_updated_pods(), |step| rollout.stored(step));
-        let is_frozen = failures.response != Response::Continue || observed.spec.paused;
+        // Without Pods, every step would be complete.
+        let is_frozen = failures.response != Response::Continue
+            || observed.spec.paused
+            || observed.replicas() == 0;
         let next = if is_frozen { current } else { rollout.next(current) };
         Self {
             partition: rollout.partition(current.index),
@@ -109,7 +111,7 @@ impl SteppedRollout<'_> {
         let own = self.observed.partition();
         let Some(until) = self.steps.get(..=index) else { return own };
         let replicas = self.observed.replicas();
-        let partitions = until.iter().map(|step| resolve(&step.partition, replicas, Rounding::Up));
+        let partitions = until.iter().map(|step| kept_back(&step.partition, replicas));
         partitions.min().map_or(own, |partition| partition.max(own))
     }
 
@@ -135,7 +137,9 @@ impl SteppedRollout<'_> {
             if !self.is_complete(position.index) {
                 return position;
             }
-            if step.pause.is_some() && !self.is_approved(position.index) {
+            // A step without a Pod to update is skipped.
+            let has_pods = self.count(position.index) > 0;
+            if has_pods && step.pause.is_some() && !self.is_approved(position.index) {
                 position.paused_since.get_or_insert(whole_second(self.now));
                 if self.until_continued(position).is_none_or(|left| !left.is_zero()) {
                     return position;

@@ -69,7 +69,12 @@ impl Targets {
             let is_scaled_in = pod.is_some_and(|pod| facts.is_scaled_in(pod));
             let known = pod.map(|pod| pod.revision.clone()).or_else(|| instances.revision(id));
             let revision = known.unwrap_or_else(|| updated.clone());
-            let target = if scope.contains(&id) {
+            let is_next = pod.is_none_or(|pod| pod.deleting || pod.terminal);
+            let target = if is_next && facts.failures.forbids(updated, current) {
+                current.clone()
+            } else if observed.spec.paused && is_next {
+                if instances.is_new(id) { current.clone() } else { revision }
+            } else if scope.contains(&id) {
                 updated.clone()
             } else if pod.is_none() && instances.is_new(id) {
                 if revision == *updated && !rolls_back { revision } else { current.clone() }
@@ -80,8 +85,10 @@ impl Targets {
             } else {
                 revision
             };
-            if facts.revisions.has(&target) || target == *updated {
-                instances.set_revision(id, &target);
+            // While updates are paused, a Pod that is lost comes back as it was.
+            let next = pod.filter(|_| observed.spec.paused).map_or(&target, |pod| &pod.revision);
+            if facts.revisions.has(next) || *next == *updated {
+                instances.set_revision(id, next);
             }
             let fitting = decorator.choose(id, pod.copied(), &target, instances);
             if let Some(awaited) = fitting.missing.first() {

@@ -49,7 +49,7 @@ fn plan_new_pod(planner: &mut Planner<'_>, pairs: &Pairs<'_>, targets: &Targets,
         return;
     }
     let is_valid = origin.has_label(well_known::TO_REPLACE)
-        && new.revision == replacement_revision(origin)
+        && new.revision == replacement_revision(planner, origin)
         && pairs.new_of(origin).is_some_and(|current| current.name == new.name);
     // The operator may have stopped after it created the new Pod, before it labelled the origin.
     let policy = planner.observed.spec.update_strategy.pod_upgrade_policy;
@@ -82,8 +82,8 @@ pub(in crate::plan) fn begin(
     origin: &PodView,
     update: Option<&RevisionName>,
 ) {
-    let revision = update.cloned().unwrap_or_else(|| replacement_revision(origin));
-    let is_blocked = planner.observed.spec.paused
+    let revision = update.cloned().unwrap_or_else(|| replacement_revision(planner, origin));
+    let is_blocked = planner.observed.spec.paused && update.is_some()
         || planner.to_scale_in.contains(&origin.name)
         || origin.is_during(OwnOperation::ScaleIn)
         || !planner.revisions.has(&revision)
@@ -103,8 +103,11 @@ pub(in crate::plan) fn begin(
 }
 
 /// Returns the revision of a Pod's replacement: its own, unless an update requested the
-/// replacement.
-fn replacement_revision(origin: &PodView) -> RevisionName {
+/// replacement; the current one in place of one whose rollout was stopped.
+fn replacement_revision(planner: &Planner<'_>, origin: &PodView) -> RevisionName {
     let requested = origin.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
-    requested.map_or_else(|| origin.revision.clone(), |revision| revision.as_str().into())
+    let revision =
+        requested.map_or_else(|| origin.revision.clone(), |revision| revision.as_str().into());
+    let current = &planner.revisions.current;
+    if planner.plan.failures.forbids(&revision, current) { current.clone() } else { revision }
 }

@@ -67,7 +67,7 @@ pub(in crate::plan) fn plan(
         recreate_listed(planner);
     }
     let missing = observed.replicas().saturating_sub(counted.len() + planner.joining);
-    if missing > 0 && !observed.spec.paused {
+    if missing > 0 {
         scale_out(planner, instances, targets, missing);
     }
 }
@@ -167,11 +167,9 @@ fn recreate_listed(planner: &mut Planner<'_>) {
     });
     let (requested, unrequested): (Vec<&PodView>, Vec<&PodView>) =
         listed.partition(|pod| pod.has_label(well_known::TO_DELETE));
-    if !observed.spec.paused {
-        for pod in unrequested.iter().filter(|pod| !pod.deleting) {
-            planner.force_interrupt(pod);
-            planner.change_pod(pod, PodChange::RequestDeletion);
-        }
+    for pod in unrequested.iter().filter(|pod| !pod.deleting) {
+        planner.force_interrupt(pod);
+        planner.change_pod(pod, PodChange::RequestDeletion);
     }
     // The next Pod of the instance has the same name and would be deleted as well.
     if observed.has_persistent_names() && !requested.is_empty() {
@@ -215,7 +213,7 @@ fn scale_in_pod(planner: &mut Planner<'_>, pod: &PodView) -> bool {
         if !selected && !pod.is_cancelled() {
             planner.change_pod(pod, PodChange::Undo { operation });
         }
-    } else if selected && !planner.observed.spec.paused {
+    } else if selected {
         planner.change_pod(pod, PodChange::Begin { operation, end: OperationEnd::PodDeleted });
     }
     false

@@ -53,6 +53,9 @@ pub(in crate::plan) fn plan(
     for pod in pods {
         let target = targets.of(pod);
         planner.plan.outdated += usize::from(target.is_some());
+        let updated = &planner.revisions.updated;
+        planner.plan.is_updating |=
+            target.is_some_and(|to| to.revision == *updated && pod.revision != *updated);
         if planner.has_action(pod) {
             continue;
         }

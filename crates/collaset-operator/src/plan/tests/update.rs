@@ -100,13 +100,29 @@ fn an_update_is_cancelled_when_the_pod_leaves_the_scope() {
 
 /// Kuperator's known defect B1 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn a_paused_set_starts_no_operation() {
+fn a_paused_set_starts_no_update() {
     let edit = |spec: &mut CollaSetSpec| {
         to_v2(spec);
         spec.paused = true;
     };
-    check(3, "0 v1 ready, 1 v2 update:permitted", edit, "finish web-1");
-    check(0, "0 v1 ready", edit, "");
+    check(2, "0 v1 ready, 1 v2 update:permitted", edit, "finish web-1");
+    check(0, "0 v1 ready", edit, "begin scale-in web-0");
+    // New and lost Pods are no updates.
+    check(2, "0 v1 ready", edit, "create 1 v1");
+}
+
+#[test]
+fn a_pod_that_is_lost_while_paused_comes_back_as_it_was() {
+    let mut observed = observed(1, "0 v1 ready", |spec| {
+        to_v2(spec);
+        spec.paused = true;
+    });
+    // The update was planned before the pause.
+    let entry = &mut observed.contexts.as_mut().unwrap().entries[0];
+    entry.data.insert(well_known::context::REVISION.to_owned(), "v2".to_owned());
+    let recorded = plan(&observed, Timestamp::UNIX_EPOCH);
+    let Action::WriteInstances(entries) = &recorded.actions[0] else { panic!("{recorded}") };
+    assert_eq!(entries[0].data[well_known::context::REVISION], "v1");
 }
 
 #[test]
