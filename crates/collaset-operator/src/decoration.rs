@@ -96,6 +96,8 @@ pub struct Choice {
     pub name: DecorationName,
     /// Names of its revisions; empty if none exists yet, and the Pod has to wait.
     pub revisions: Vec<RevisionName>,
+    /// Revision that an existing Pod has, and keeps as long as its own revision does not change.
+    pub kept: Option<RevisionName>,
 }
 
 impl Decorations {
@@ -113,12 +115,12 @@ impl Decorations {
         let mut choices: Vec<Choice> = selected
             .filter_map(|(name, decoration)| {
                 let revisions = decoration.choose(pod, pod.applied.revision(name))?;
-                Some(Choice { name: name.clone(), revisions })
+                Some(Choice { name: name.clone(), revisions, kept: None })
             })
             .collect();
         let undecodable = self.undecodable.iter().filter(|_| !pod.is_new).filter_map(|name| {
             let revisions = vec![pod.applied.revision(name)?.clone()];
-            Some(Choice { name: name.clone(), revisions })
+            Some(Choice { name: name.clone(), revisions, kept: None })
         });
         choices.extend(undecodable);
         choices

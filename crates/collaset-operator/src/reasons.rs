@@ -360,7 +360,7 @@ pub const AS_EXPECTED: ConditionReason =
     reason("Degraded", False, "AsExpected", "No change was rejected and nothing is blocked.");
 /// The spec pauses the CollaSet.
 pub const SPEC_PAUSED: ConditionReason =
-    reason("Paused", True, "SpecPaused", "spec.paused is true; no new operations are started.");
+    reason("Paused", True, "SpecPaused", "spec.paused is true; no updates are started.");
 /// Pods are deleted before the CollaSet.
 pub const RECLAIMING: ConditionReason = reason(
     "Terminating",

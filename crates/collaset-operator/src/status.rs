@@ -329,7 +329,7 @@ fn conditions(
         }
     }
     if observed.spec.paused {
-        let message = "spec.paused is true; no new operations are started".to_owned();
+        let message = "spec.paused is true; no updates are started".to_owned();
         set(list, &reasons::SPEC_PAUSED, message, now);
     } else {
         remove(list, reasons::SPEC_PAUSED.condition);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use k8s_openapi::apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString};
 use podops_api::{
     collaset::{
         ClaimRetention, CollaSetSpec, CollaSetStatus, PodNamingSuffixPolicy, REPLICAS, Retention,
@@ -168,22 +168,7 @@ impl Observed {
     /// Returns whether `spec.selector` matches the labels.
     #[must_use]
     pub fn selects(&self, labels: &Labels) -> bool {
-        let selector = &self.spec.selector;
-        let equal = selector.match_labels.iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
-        let expressions = selector.match_expressions.iter().flatten();
-        equal
-            && expressions.into_iter().all(|e| {
-                let value = labels.get(&e.key);
-                let listed =
-                    value.is_some_and(|v| e.values.iter().flatten().any(|known| known == v));
-                match e.operator.as_str() {
-                    "In" => listed,
-                    "NotIn" => !listed,
-                    "Exists" => value.is_some(),
-                    "DoesNotExist" => value.is_none(),
-                    _ => false,
-                }
-            })
+        is_selected(&self.spec.selector, labels)
     }
 
     /// Returns whether the CollaSet has this finalizer.
@@ -332,6 +317,25 @@ impl Observed {
     ) -> impl Iterator<Item = &'a ClaimView> {
         names.iter().filter_map(|name| self.claims.get(name))
     }
+}
+
+/// Returns whether the selector of a CollaSet matches the labels.
+#[must_use]
+pub fn is_selected(selector: &LabelSelector, labels: &Labels) -> bool {
+    let equal = selector.match_labels.iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
+    let expressions = selector.match_expressions.iter().flatten();
+    equal
+        && expressions.into_iter().all(|e| {
+            let value = labels.get(&e.key);
+            let listed = value.is_some_and(|v| e.values.iter().flatten().any(|known| known == v));
+            match e.operator.as_str() {
+                "In" => listed,
+                "NotIn" => !listed,
+                "Exists" => value.is_some(),
+                "DoesNotExist" => value.is_none(),
+                _ => false,
+            }
+        })
 }
 
 /// Number of `replicas` Pods that a partition does not update. A percentage below 100 % leaves at

@@ -1,7 +1,13 @@
 //! Adds decorations to a Pod template.
 
-use std::{cmp::Ordering, collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use podops_api::{
     ids::DecorationName,
     pod_decoration::{
@@ -14,6 +20,7 @@ use podops_api::{
 use serde_json::{Map, Value, json};
 
 use super::{Choice, Decorations, applied::AppliedDecorations, revision_data::DecorationRevision};
+use crate::view::is_selected;
 
 /// Reasons for which a revision of a decoration cannot be added to a Pod template.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +35,28 @@ pub enum Conflict {
         /// Key of the annotation.
         key: String,
     },
+    /// A container has another mount at this path already.
+    MountExists {
+        /// Path of the mount.
+        path: String,
+    },
+    /// The Pod has another volume of this name already.
+    VolumeExists {
+        /// Name of the volume.
+        name: String,
+    },
+    /// A mount names a volume that the Pod does not have.
+    VolumeUndefined {
+        /// Name of the volume.
+        name: String,
+    },
+    /// Operators own the label.
+    LabelReserved {
+        /// Key of the label.
+        key: String,
+    },
+    /// The selector of the CollaSet would not match the Pod.
+    NotSelected,
 }
 
 impl fmt::Display for Conflict {
@@ -38,6 +67,21 @@ impl fmt::Display for Conflict {
             }
             Self::AnnotationNotJson { key } => {
                 write!(f, "the value of annotation {key} is not JSON, so it cannot be merged")
+            }
+            Self::MountExists { path } => {
+                write!(f, "a container of the Pod has another mount at {path}; use another path")
+            }
+            Self::VolumeExists { name } => {
+                write!(f, "the Pod has another volume {name}; rename one of them")
+            }
+            Self::VolumeUndefined { name } => {
+                write!(f, "the Pod has no volume {name} to mount; add it to volumes")
+            }
+            Self::LabelReserved { key } => {
+                write!(f, "label {key} is reserved for operators; remove it")
+            }
+            Self::NotSelected => {
+                write!(f, "spec.selector of the CollaSet would not match the labels of the Pod")
             }
         }
     }
@@ -69,10 +113,53 @@ struct Candidate<'a> {
     choice: &'a Choice,
 }
 
+/// What Pods of a CollaSet have besides their template.
+#[derive(Clone, Debug)]
+pub struct Host<'a> {
+    /// Selector of the CollaSet.
+    pub selector: &'a LabelSelector,
+    /// Names of the claim templates, which are those of volumes.
+    pub claims: BTreeSet<String>,
+}
+
+impl Host<'_> {
+    /// Returns why a decorated template does not fit the CollaSet.
+    fn conflict(&self, decorated: &PodTemplate, added: &DecorationTemplate) -> Option<Conflict> {
+        if !is_selected(self.selector, &decorated.labels()) {
+            return Some(Conflict::NotSelected);
+        }
+        if let Some(volume) = added.volumes.iter().find(|v| self.claims.contains(v.name())) {
+            return Some(Conflict::VolumeExists { name: volume.name().to_owned() });
+        }
+        let volumes = decorated.0.get("spec").and_then(|spec| spec["volumes"].as_array());
+        let is_defined = |name: &str| {
+            self.claims.contains(name) || volumes.is_some_and(|list| position(list, name).is_some())
+        };
+        let undefined = mounts(added).into_iter().find(|mount| !is_defined(text(mount, "name")));
+        let name = text(undefined.as_ref()?, "name").to_owned();
+        Some(Conflict::VolumeUndefined { name })
+    }
+}
+
+/// Mounts that a decoration adds, to its own containers and to those of the Pod.
+fn mounts(added: &DecorationTemplate) -> Vec<Value> {
+    let own = added.init_containers.iter().map(|container| json!(container));
+    let own = own.chain(added.containers.iter().map(|added| json!(added.container)));
+    let own =
+        own.flat_map(|container| container["volumeMounts"].as_array().cloned().unwrap_or_default());
+    let primary = added.primary_containers.iter().flat_map(|patch| &patch.volume_mounts);
+    own.chain(primary.map(|mount| json!(mount))).collect()
+}
+
 /// Chooses the revision of each decoration that fits the template: one that does not is replaced by
 /// the Pod's own, and left out if that does not fit either, so that it affects no other decoration.
 #[must_use]
-pub fn fit(template: &PodTemplate, choices: &[Choice], decorations: &Decorations) -> Fitting {
+pub fn fit(
+    template: &PodTemplate,
+    host: &Host<'_>,
+    choices: &[Choice],
+    decorations: &Decorations,
+) -> Fitting {
     let mut fitting = Fitting::default();
     let mut candidates = Vec::new();
     for choice in choices {
@@ -98,16 +185,19 @@ pub fn fit(template: &PodTemplate, choices: &[Choice], decorations: &Decorations
                 break;
             };
             let mut attempt = decorated.clone();
-            match inject(&mut attempt, &known.template) {
-                Ok(()) => {
-                    decorated = attempt;
-                    applied.insert(choice.name.clone(), revision.clone());
-                    break;
-                }
-                Err(conflict) => {
+            let injected = inject(&mut attempt, &known.template);
+            let conflict = injected.err().or_else(|| host.conflict(&attempt, &known.template));
+            match conflict {
+                None => decorated = attempt,
+                // The API server has accepted the Pod; it changes no more than it has to.
+                Some(_) if choice.kept.as_ref() == Some(revision) => {}
+                Some(conflict) => {
                     unfit.get_or_insert(Unfit { name: choice.name.clone(), conflict });
+                    continue;
                 }
             }
+            applied.insert(choice.name.clone(), revision.clone());
+            break;
         }
         fitting.unfit.extend(unfit);
     }
@@ -171,17 +261,21 @@ pub fn inject(pod: &mut PodTemplate, decoration: &DecorationTemplate) -> Result<
     }
     let spec = object(&mut pod.0, "spec");
     for container in &decoration.init_containers {
-        let list = array(spec, "initContainers");
-        if position(list, container.name()).is_none() {
-            list.push(json!(container));
+        let name = container.name();
+        let is_taken = ["initContainers", "containers"]
+            .into_iter()
+            .any(|list| position(array(spec, list), name).is_some());
+        if is_taken {
+            return Err(Conflict::ContainerExists { name: name.to_owned() });
         }
+        array(spec, "initContainers").push(json!(container));
     }
     for patch in &decoration.primary_containers {
-        patch_primary(array(spec, "containers"), patch);
+        patch_primary(array(spec, "containers"), patch)?;
     }
     add_containers(spec, &decoration.containers)?;
     for volume in &decoration.volumes {
-        set_by_name(array(spec, "volumes"), volume);
+        add_volume(array(spec, "volumes"), volume)?;
     }
     if let Some(patch) = &decoration.affinity {
         patch_affinity(spec, patch);
@@ -205,6 +299,9 @@ fn patch_metadata(
         }
         let existing = object(metadata, field);
         for (key, value) in values {
+            if field == "labels" && is_reserved(key) {
+                return Err(Conflict::LabelReserved { key: key.clone() });
+            }
             let known = existing.get(key).and_then(Value::as_str).unwrap_or_default();
             let value = match patch.patch_policy {
                 PatchPolicy::Retain if existing.contains_key(key) => continue,
@@ -215,6 +312,14 @@ fn patch_metadata(
         }
     }
     Ok(())
+}
+
+/// Returns whether operators own a label of Pods.
+fn is_reserved(label: &str) -> bool {
+    let own =
+        [well_known::CONTROL, well_known::INSTANCE_ID, well_known::REVISION, well_known::ORPHANED];
+    let domain = label.split('/').next().unwrap_or_default();
+    own.contains(&label) || domain.ends_with("podopslifecycle.kusionstack.io")
 }
 
 /// Merges two JSON texts as by RFC 7386; an empty text is replaced.
@@ -232,7 +337,7 @@ fn annotation_json(key: &str, text: &str) -> Result<Value, Conflict> {
     serde_json::from_str(text).map_err(|_| Conflict::AnnotationNotJson { key: key.to_owned() })
 }
 
-fn patch_primary(containers: &mut [Value], patch: &PrimaryContainerPatch) {
+fn patch_primary(containers: &mut [Value], patch: &PrimaryContainerPatch) -> Result<(), Conflict> {
     let last = containers.len().saturating_sub(1);
     for (index, container) in containers.iter_mut().enumerate() {
         let is_target = match patch.target_policy {
@@ -249,9 +354,33 @@ fn patch_primary(containers: &mut [Value], patch: &PrimaryContainerPatch) {
             set_by_name(array(fields, "env"), variable);
         }
         for mount in &patch.volume_mounts {
-            set_by_name(array(fields, "volumeMounts"), mount);
+            add_mount(array(fields, "volumeMounts"), mount)?;
         }
     }
+    Ok(())
+}
+
+/// Adds a mount, unless there is the same; paths are unique in a container.
+fn add_mount(list: &mut Vec<Value>, mount: &EmbeddedObject) -> Result<(), Conflict> {
+    let added = json!(mount);
+    let path = text(&added, "mountPath");
+    match list.iter().find(|known| text(known, "mountPath") == path) {
+        None => list.push(added),
+        Some(known) if *known == added => {}
+        Some(_) => return Err(Conflict::MountExists { path: path.to_owned() }),
+    }
+    Ok(())
+}
+
+/// Adds a volume, unless there is the same; names are unique in a Pod.
+fn add_volume(list: &mut Vec<Value>, volume: &EmbeddedObject) -> Result<(), Conflict> {
+    let added = json!(volume);
+    match position(list, volume.name()) {
+        None => list.push(added),
+        Some(index) if list[index] == added => {}
+        Some(_) => return Err(Conflict::VolumeExists { name: volume.name().to_owned() }),
+    }
+    Ok(())
 }
 
 /// Adds containers before or after those of the Pod, in their order.
@@ -271,6 +400,10 @@ fn add_containers(
         let is_taken = position(&existing, name).is_some()
             || inits.is_some_and(|inits| position(inits, name).is_some());
         if is_taken {
+            return Err(Conflict::ContainerExists { name: name.to_owned() });
+        }
+        let is_added = [&before, &after].into_iter().any(|list| position(list, name).is_some());
+        if is_added {
             return Err(Conflict::ContainerExists { name: name.to_owned() });
         }
         match inject_policy {
@@ -430,16 +563,38 @@ mod tests {
     }
 
     #[test]
-    fn init_containers_are_appended_and_an_existing_one_is_kept() {
-        let pod = injected(json!({ "initContainers": [
-            { "name": "setup", "image": "other" },
-            { "name": "proxy", "image": "proxy:1", "restartPolicy": "Always" },
-        ] }));
-        let expected = json!([
-            { "name": "setup", "image": "setup:1" },
-            { "name": "proxy", "image": "proxy:1", "restartPolicy": "Always" },
-        ]);
+    fn init_containers_are_appended() {
+        let proxy = json!({ "name": "proxy", "image": "proxy:1", "restartPolicy": "Always" });
+        let pod = injected(json!({ "initContainers": [proxy] }));
+        let expected = json!([{ "name": "setup", "image": "setup:1" }, proxy]);
         assert_eq!(pod["spec"]["initContainers"], expected);
+    }
+
+    /// Names that the API server requires to be unique in a Pod.
+    #[test]
+    fn what_the_api_server_would_reject_is_a_conflict() {
+        let conflict = |value: Value| inject(&mut pod(), &decoration(value)).err().unwrap();
+        let exists = |name: &str| Conflict::ContainerExists { name: name.to_owned() };
+        for name in ["main", "setup"] {
+            let added = json!({ "initContainers": [{ "name": name, "image": "x" }] });
+            assert_eq!(conflict(added), exists(name));
+        }
+        let twice = json!({ "name": "twice", "image": "x" });
+        assert_eq!(conflict(json!({ "containers": [twice, twice] })), exists("twice"));
+        let both = json!({ "initContainers": [twice], "containers": [twice] });
+        assert_eq!(conflict(both), exists("twice"));
+        let mount = json!({ "volumeMounts": [{ "name": "tmp", "mountPath": "/data" }] });
+        let path = "/data".to_owned();
+        assert_eq!(
+            conflict(json!({ "primaryContainers": [mount] })),
+            Conflict::MountExists { path }
+        );
+        let volume = json!({ "volumes": [{ "name": "data", "hostPath": { "path": "/d" } }] });
+        assert_eq!(conflict(volume), Conflict::VolumeExists { name: "data".to_owned() });
+        for key in [well_known::INSTANCE_ID, "operating.podopslifecycle.kusionstack.io/x"] {
+            let labels = json!({ "metadata": [{ "labels": { key: "1" } }] });
+            assert_eq!(conflict(labels), Conflict::LabelReserved { key: key.to_owned() });
+        }
     }
 
     #[test]
@@ -459,21 +614,21 @@ mod tests {
     }
 
     #[test]
-    fn environment_and_mounts_are_merged_by_name() {
+    fn environment_is_merged_by_name_and_mounts_by_path() {
         let pod = injected(json!({ "primaryContainers": [{ "targetPolicy": "First",
             "env": [{ "name": "A", "value": "2" }, { "name": "B", "value": "3" }],
-            "volumeMounts": [{ "name": "data", "mountPath": "/new" }, { "name": "tmp", "mountPath": "/tmp" }] }] }));
+            "volumeMounts": [{ "name": "data", "mountPath": "/data" }, { "name": "data", "mountPath": "/new" }] }] }));
         let main = &pod["spec"]["containers"][0];
         let env = json!([{ "name": "A", "value": "2" }, { "name": "B", "value": "3" }]);
         assert_eq!(main["env"], env);
-        let mounts = json!([{ "name": "data", "mountPath": "/new" }, { "name": "tmp", "mountPath": "/tmp" }]);
+        let mounts = json!([{ "name": "data", "mountPath": "/data" }, { "name": "data", "mountPath": "/new" }]);
         assert_eq!(main["volumeMounts"], mounts);
     }
 
     #[test]
     fn volumes_tolerations_and_runtime_class_are_set() {
         let pod = injected(json!({
-            "volumes": [{ "name": "data", "hostPath": { "path": "/d" } }, { "name": "v", "emptyDir": {} }],
+            "volumes": [{ "name": "data", "emptyDir": {} }, { "name": "v", "emptyDir": {} }],
             "tolerations": [
                 { "key": "gpu", "operator": "Equal", "value": "a", "effect": "NoSchedule" },
                 { "key": "gpu", "operator": "Exists", "effect": "NoExecute" },
@@ -482,7 +637,6 @@ mod tests {
         }));
         let spec = &pod["spec"];
         assert_eq!(names(&spec["volumes"]), ["data", "v"]);
-        assert_eq!(spec["volumes"][0]["hostPath"]["path"], "/d");
         let tolerations = json!([
             { "key": "gpu", "operator": "Equal", "value": "a", "effect": "NoSchedule" },
             { "key": "gpu", "operator": "Exists", "effect": "NoExecute" },

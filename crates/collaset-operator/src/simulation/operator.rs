@@ -364,11 +364,11 @@ impl World {
         let id: i64 = id.parse().unwrap();
         let planned_on = pending.observed.instance_entries();
         let entry = planned_on.iter().find(|entry| entry.id.0 == id).map(|entry| &entry.data);
-        let is_replaced = entry.is_some_and(|data| data.contains_key(context::REPLACE_NEW_POD_ID));
-        assert!(!is_replaced, "{name} of a replaced Pod was deleted: {}", pending.plan);
-        let is_scaled_in = entry.is_some_and(|data| data.contains_key(context::SCALE_IN));
+        let has = |key| entry.is_some_and(|data| data.contains_key(key));
         let is_surplus = planned_on.len() > pending.observed.replicas();
-        assert!(is_scaled_in || is_surplus, "{name} was deleted: {}", pending.plan);
+        let is_scaled_in =
+            has(context::SCALE_IN) || is_surplus && !has(context::REPLACE_NEW_POD_ID);
+        assert!(is_scaled_in, "{name} was deleted: {}", pending.plan);
     }
 
     /// An instance gets a claim of a template only if it has none, whatever the template contains.

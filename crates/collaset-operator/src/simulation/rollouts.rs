@@ -2,6 +2,7 @@
 //! operator crashes. The safety properties of `operator.rs` hold throughout, and the CollaSet
 //! converges to its spec.
 
+use jiff::Timestamp;
 use podops_api::{
     image_reference::other_reference,
     lifecycle::{COLLASET, LabelKind},
@@ -27,6 +28,12 @@ enum Event {
     Kubelet(usize),
     Lifecycle(usize),
     Tick,
+    /// More time passes than the progress deadline.
+    Later,
+    /// Everything goes on for some rounds, so that rollouts end.
+    Rounds,
+    /// The container of a Pod crashes, until the next step of its kubelet.
+    Break(usize),
     Scale(i32),
     /// Index into [`TEMPLATES`].
     Template(usize),
@@ -69,6 +76,10 @@ const TEMPLATES: [&str; 8] =
     ["v1", "v2", "v3", "v2+other", "v2#note", "v3@2", "v2!restarted", "bad"];
 const POLICIES: [&str; 3] = ["Recreate", "InPlaceIfPossible", "Replace"];
 const ACTIONS: [&str; 3] = ["Halt", "Rollback", "Continue"];
+/// `progressDeadlineSeconds`.
+const DEADLINE: i64 = 60;
+/// Rounds in which a rollout of few Pods usually ends.
+const ROUNDS: usize = 12;
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let labels = prop::sample::select(vec![
@@ -83,6 +94,9 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         14 => (0..8_usize).prop_map(Event::Kubelet),
         14 => (0..8_usize).prop_map(Event::Lifecycle),
         4 => Just(Event::Tick),
+        1 => Just(Event::Later),
+        2 => Just(Event::Rounds),
+        3 => (0..8_usize).prop_map(Event::Break),
         2 => (0..6_i32).prop_map(Event::Scale),
         2 => (0..TEMPLATES.len()).prop_map(Event::Template),
         2 => (0..6_usize).prop_map(Event::Partition),
@@ -190,7 +204,7 @@ fn world(setting: &Setting) -> World {
     let mut spec = json!({
         "replicas": setting.replicas,
         "minReadySeconds": setting.min_ready,
-        "progressDeadlineSeconds": 60,
+        "progressDeadlineSeconds": DEADLINE,
         "updateStrategy": {
             "podUpgradePolicy": POLICIES[setting.policy], "rollingUpdate": rolling,
         },
@@ -212,6 +226,21 @@ impl World {
             Event::Apply => self.apply_plan(usize::MAX),
             Event::Crash(after) => self.apply_plan(*after),
             Event::Tick => self.now += 1,
+            Event::Later => self.now += DEADLINE + 1,
+            Event::Rounds => {
+                for _ in 0..ROUNDS {
+                    self.observe_and_plan();
+                    self.apply_plan(usize::MAX);
+                    self.lifecycle();
+                    self.kubelet();
+                    self.now += 1;
+                }
+            }
+            Event::Break(n) => {
+                if let Some(pod) = self.pod_at(*n).filter(Pod::is_live) {
+                    self.break_container(&pod);
+                }
+            }
             Event::Kubelet(n) | Event::Lifecycle(n) | Event::RestartByJob(n) => {
                 if let Some(pod) = self.pod_at(*n) {
                     self.operate_on(event, &pod);
@@ -354,6 +383,19 @@ impl World {
                 pod["spec"]["containers"][0]["image"] = json!(other);
             });
         }
+    }
+
+    /// Lets the containers of a Pod crash.
+    fn break_container(&mut self, pod: &Pod) {
+        let since = Timestamp::from_second(self.now).unwrap().to_string();
+        self.cluster.change("pods", pod.name(), |pod| {
+            let Some(statuses) = pod["status"]["containerStatuses"].as_array_mut() else { return };
+            for status in statuses {
+                status["state"] = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
+            }
+            let ready = &mut pod["status"]["conditions"][0];
+            (ready["status"], ready["lastTransitionTime"]) = (json!("False"), json!(since));
+        });
     }
 
     /// Resumes the rollout of the updated revision.

@@ -12,7 +12,7 @@ use super::{facts::Facts, instance_ids::Instances};
 use crate::{
     decoration::{
         Choice, Decorated,
-        inject::{Fitting, fit},
+        inject::{Fitting, Host, fit},
     },
     view::PodView,
 };
@@ -68,7 +68,14 @@ impl<'a> Decorator<'a> {
                 is_new: true,
             }
         };
-        let fitting = self.fit(revision, decorations.choices(&decorated));
+        let mut choices = decorations.choices(&decorated);
+        // Only a change of the Pod's own revision judges its decorations anew.
+        if let Some(pod) = pod.filter(|pod| pod.revision == *revision) {
+            for choice in &mut choices {
+                choice.kept = pod.decorations.revision(&choice.name).cloned();
+            }
+        }
+        let fitting = self.fit(revision, choices);
         let to_record = decorations.to_record(decorated.labels, &fitting.applied);
         if !recorded.is_empty() || to_record.is_some() {
             let is_recorded = to_record.as_ref().unwrap_or(&fitting.applied) == &recorded;
@@ -98,7 +105,11 @@ impl<'a> Decorator<'a> {
         let known = self.known.entry(Case { revision: revision.clone(), choices });
         let fitted = known.or_insert_with_key(|case| {
             let template = facts.revisions.template(&case.revision).unwrap_or_default();
-            fit(&template, &case.choices, &facts.observed.decorations)
+            let host = Host {
+                selector: &facts.observed.spec.selector,
+                claims: facts.revisions.claim_templates(&case.revision),
+            };
+            fit(&template, &host, &case.choices, &facts.observed.decorations)
         });
         fitted.clone()
     }

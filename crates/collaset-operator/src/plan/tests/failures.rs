@@ -167,3 +167,65 @@ fn only_time_of_the_revision_counts_for_the_deadline() {
     slow.spec.update_strategy.operation_delay_seconds = Some(3);
     assert_eq!(until_failed(&slow), (false, Some(58)), "after the delay");
 }
+
+/// Reason of Progressing a minute after the last progress, with a deadline of 10 s.
+fn progressing(observed: &mut Observed) -> String {
+    observed.spec.progress_deadline_seconds = Some(10);
+    let report = |observed: &Observed, second: i64| {
+        let now = Timestamp::from_second(second).unwrap();
+        crate::status::status(observed, &plan(observed, now), &[], now).status
+    };
+    observed.status = report(observed, 100);
+    let status = report(observed, 160);
+    let progressing = status.conditions.iter().find(|c| c.type_ == "Progressing").unwrap();
+    progressing.reason.clone().unwrap()
+}
+
+#[test]
+fn only_a_rollout_exceeds_the_progress_deadline() {
+    let exceeded = "ProgressDeadlineExceeded";
+    let slow = || observed(2, "0 v2 ready available, 1 v2", to_v2);
+    assert_eq!(progressing(&mut slow()), exceeded);
+    let mut complete = slow();
+    complete.status.rolled_out_revision = Some("v2".to_owned());
+    assert_eq!(progressing(&mut complete), "WaitingForPods", "a Pod failed afterwards");
+    let mut scaled_in = observed(1, "0 v2 ready available, 1 v2 deleting", to_v2);
+    scaled_in.status.rolled_out_revision = Some("v2".to_owned());
+    assert_ne!(progressing(&mut scaled_in), exceeded, "a Pod terminates slowly");
+    let mut again = observed(2, "0 v1, 1 v2 ready available", to_v2);
+    again.status.rolled_out_revision = Some("v2".to_owned());
+    again.pods.values_mut().map(Arc::make_mut).next().unwrap().ready = None;
+    again.status = {
+        let now = Timestamp::from_second(99).unwrap();
+        crate::status::status(&again, &plan(&again, now), &[], now).status
+    };
+    assert_eq!(again.status.rolled_out_revision.as_deref(), Some(""), "Pods return to it");
+}
+
+#[test]
+fn time_that_the_spec_asks_for_does_not_count() {
+    let exceeded = "ProgressDeadlineExceeded";
+    let permitted = || {
+        let mut observed = observed(1, "0 v1 update:permitted", to_v2);
+        let key = LabelKind::Operate.key("collaset");
+        pod_mut(&mut observed, "web-0").labels.insert(key, "100000000000".to_owned());
+        observed
+    };
+    assert_eq!(progressing(&mut permitted()), exceeded);
+    let mut delayed = permitted();
+    delayed.spec.update_strategy.operation_delay_seconds = Some(300);
+    assert_ne!(progressing(&mut delayed), exceeded, "operationDelaySeconds");
+    let mut checked = observed(1, "0 v1 ready available update", to_v2);
+    assert_eq!(progressing(&mut checked.clone()), exceeded, "lifecycle-operator does nothing");
+    let key = LabelKind::PreCheck.key("collaset");
+    pod_mut(&mut checked, "web-0").labels.insert(key, "1".to_owned());
+    assert_ne!(progressing(&mut checked), exceeded, "a rule");
+    let mut attached = observed(1, "0 v2 ", to_v2);
+    assert_eq!(progressing(&mut attached.clone()), exceeded);
+    pod_mut(&mut attached, "web-0").waits_for_service = true;
+    assert_ne!(progressing(&mut attached), exceeded, "traffic");
+    // Another Pod fails meanwhile.
+    let mut both = observed(2, "0 v2, 1 v2", to_v2);
+    pod_mut(&mut both, "web-0").waits_for_service = true;
+    assert_eq!(progressing(&mut both), exceeded);
+}

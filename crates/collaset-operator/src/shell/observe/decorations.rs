@@ -15,11 +15,11 @@ use podops_client::decode::Decoded;
 
 use super::super::cache::{Caches, SlimDecoration, SlimRevision, owner_name};
 use crate::{
-    compat::revision_hash,
+    compat::{claim_hash::template_name, revision_hash},
     decoration::{
         Decorated, Decorations, Instance, Scope,
         applied::{AppliedDecorations, label},
-        inject::fit,
+        inject::{Host, fit},
         rollout::{Candidate, in_scope},
         view::{
             DecorationRevisionView, DecorationView, ObservedDecoration, SelectedPod, SelectedSet,
@@ -249,7 +249,12 @@ fn selected_set(set: &CollaSet, view: &DecorationView, decorations: &Decorations
         is_new: true,
     };
     let choices = decorations.choices(&decorated);
-    let fitting = fit(&set.spec.template, &choices, decorations);
+    let claims = set.spec.volume_claim_templates.iter();
+    let host = Host {
+        selector: &set.spec.selector,
+        claims: claims.map(|template| template_name(template).to_owned()).collect(),
+    };
+    let fitting = fit(&set.spec.template, &host, &choices, decorations);
     let unfit = fitting.unfit.into_iter().find(|unfit| unfit.name == view.name);
     SelectedSet {
         complete: set.spec.replicas.unwrap_or(REPLICAS) == replicas,
