@@ -46,9 +46,20 @@ pub fn of_plan(observed: &Observed, plan: &Plan) -> Vec<ObjectEvent> {
              the CollaSet keeps 0 Pods; to run a Pod, set it to 0, then to 1",
         ));
     }
+    events.extend(plan.actions.iter().filter_map(of_release));
     events.extend(claims::events(observed, plan));
     events.extend(plan.blockers.iter().map(of_blocker));
     events
+}
+
+/// Returns the event of a Pod whose labels the selector does not match any more.
+fn of_release(action: &Action) -> Option<ObjectEvent> {
+    let Action::Pod { pod, change: PodChange::Release } = action else { return None };
+    let message = format!(
+        "Pod {pod}: released, because spec.selector does not match its labels any more; another \
+         Pod is created in its place"
+    );
+    Some(reasons::POD_RELEASED.with(message))
 }
 
 fn updates(action: &Action) -> bool {

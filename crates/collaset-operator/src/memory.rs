@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::{SignedDuration, Timestamp};
 use podops_api::ids::{ClaimName, InstanceId, PodName, RevisionName, Uid};
 use podops_client::{
     results::WriteResults,
@@ -11,14 +12,50 @@ use podops_client::{
 
 use crate::{
     render::CLAIMS,
-    results::{dry_run_result, is_resize, source_of},
-    view::{DryRunResult, Observed, PodSource, record_last_pods},
+    results::{dry_run_result, instance_of, is_resize, source_of},
+    view::{DryRunResult, Observed, PodSource, record_last_pods, record_never_selected},
 };
+
+/// Time within which a Pod that ends has failed to start.
+const START: SignedDuration = SignedDuration::from_secs(10);
+/// Longest delay of the next Pod of an instance.
+const DELAY_MAX: SignedDuration = SignedDuration::from_secs(300);
+
+/// Last creation of a Pod for an instance.
+#[derive(Clone, Copy, Debug)]
+struct Creation {
+    at: Timestamp,
+    /// Number of Pods before it, one after another, that have ended within seconds.
+    failures: u32,
+}
+
+impl Creation {
+    fn after(last: Option<&Self>, at: Timestamp) -> Self {
+        let is_early = |last: &&Self| at.duration_since(last.at) < last.delay() + START;
+        let failures = last.filter(is_early).map_or(0, |last| last.failures + 1);
+        Self { at, failures }
+    }
+
+    /// Delay of the next Pod: none at first, then 1 s, 2 s, 4 s, up to [`DELAY_MAX`].
+    fn delay(&self) -> SignedDuration {
+        let Some(doublings) = self.failures.checked_sub(1) else { return SignedDuration::ZERO };
+        let seconds = 1_i64.checked_shl(doublings).unwrap_or(i64::MAX);
+        SignedDuration::from_secs(seconds.max(1)).min(DELAY_MAX)
+    }
+
+    /// Time before which the next Pod is not created; `None` without delay.
+    fn next_due(&self) -> Option<Timestamp> {
+        let delay = self.delay();
+        (!delay.is_zero()).then(|| self.at.checked_add(delay).unwrap_or(Timestamp::MAX))
+    }
+}
 
 /// Facts about one CollaSet that are not stored in the cluster.
 #[derive(Debug, Default)]
 pub struct SetMemory {
     last_pods: BTreeMap<InstanceId, Uid>,
+    never_selected: BTreeSet<Uid>,
+    creations: BTreeMap<InstanceId, Creation>,
     rejected_resizes: BTreeMap<Uid, RevisionName>,
     dry_runs: BTreeMap<PodSource, DryRunResult>,
     rejected_creates: BTreeSet<PodSource>,
@@ -29,7 +66,14 @@ pub struct SetMemory {
 impl SetMemory {
     /// Adds the facts to the observed state, and drops outdated ones.
     pub fn add_to(&mut self, observed: &mut Observed) {
+        record_never_selected(&mut self.never_selected, &self.last_pods, observed);
         record_last_pods(&mut self.last_pods, observed.all());
+        let own: BTreeSet<InstanceId> =
+            observed.instance_entries().iter().map(|entry| entry.id).collect();
+        self.creations.retain(|id, _| own.contains(id));
+        let due = self.creations.iter().filter_map(|(id, last)| Some((*id, last.next_due()?)));
+        observed.creation_due = due.collect();
+        observed.never_selected.clone_from(&self.never_selected);
         if !self.rejected_resizes.is_empty() {
             // A rejected resize is outdated once the Pod has another revision.
             let pods = observed.all();
@@ -57,13 +101,20 @@ impl SetMemory {
         }
     }
 
-    /// Remembers for which revisions the API server rejects new Pods.
-    pub fn record_rejected_creates(&mut self, results: &WriteResults) {
+    /// Remembers for which revisions the API server rejects new Pods, and when it created one for
+    /// each instance.
+    pub fn record_creates(&mut self, results: &WriteResults, now: Timestamp) {
         for result in results.iter().filter(|result| result.write.target().resource == PODS) {
             let source = source_of(&result.write);
             match result.outcome {
                 Ok(Outcome::Rejected(_)) => drop(self.rejected_creates.insert(source)),
-                Ok(Outcome::Done(_)) => drop(self.rejected_creates.remove(&source)),
+                Ok(Outcome::Done(_)) => {
+                    self.rejected_creates.remove(&source);
+                    if let Some(id) = instance_of(&result.write) {
+                        let last = self.creations.get(&id);
+                        self.creations.insert(id, Creation::after(last, now));
+                    }
+                }
                 Ok(Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound) | Err(_) => {}
             }
         }
@@ -89,5 +140,26 @@ impl SetMemory {
                 self.rejected_resizes.remove(&pod.uid);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_that_end_at_once_are_created_after_growing_delays() {
+        let mut now = Timestamp::UNIX_EPOCH;
+        let mut last = Creation::after(None, now);
+        let mut delays = Vec::new();
+        for _ in 0..12 {
+            delays.push(last.delay().as_secs());
+            now = last.next_due().unwrap_or(now);
+            last = Creation::after(Some(&last), now);
+        }
+        assert_eq!(delays, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+        // One that has run for a while.
+        let later = now + last.delay() + START;
+        assert_eq!(Creation::after(Some(&last), later).delay(), SignedDuration::ZERO);
     }
 }

@@ -100,6 +100,24 @@ pub const CLAIM_INSTANCE_UNKNOWN: EventReason = EventReason::warning(
     SET,
     "An instance is not created, because a PersistentVolumeClaim without instance ID may belong to it. Set the label, or remove the owner reference of the claim.",
 );
+/// A Pod leaves because its labels have changed.
+pub const POD_RELEASED: EventReason = EventReason::normal(
+    "PodReleased",
+    SET,
+    "spec.selector does not match a Pod any more, which continues to exist outside of the CollaSet, with its PersistentVolumeClaims. Another Pod is created in its place.",
+);
+/// The labels of a Pod never matched.
+pub const POD_NOT_SELECTED: EventReason = EventReason::warning(
+    "PodNotSelected",
+    SET,
+    "spec.selector does not match a Pod, and has not since the Pod was observed first, for example because a webhook changes the labels of Pods. The Pod is kept. Fix its labels or the webhook, or delete the Pod.",
+);
+/// Pods of an instance end at once.
+pub const PODS_END_AT_ONCE: EventReason = EventReason::warning(
+    "PodsEndAtOnce",
+    SET,
+    "The Pods of an instance end within seconds of their creation, for example because nodes reject them. The next one is created with growing delay, of at most five minutes. See the status of the Pods.",
+);
 /// The new default of `replicas` is not followed.
 pub const ZERO_REPLICAS_KEPT: EventReason = EventReason::warning(
     "ZeroReplicasKept",
@@ -216,7 +234,7 @@ pub const RESIZE_FAILING: EventReason = EventReason::warning(
 );
 
 /// All event reasons.
-pub const EVENTS: [&EventReason; 34] = [
+pub const EVENTS: [&EventReason; 37] = [
     &SCALING_OUT,
     &SCALING_IN,
     &UPDATING,
@@ -232,6 +250,9 @@ pub const EVENTS: [&EventReason; 34] = [
     &POD_TO_INCLUDE_NOT_MATCHING,
     &INCLUDE_NOT_ALLOWED,
     &CLAIM_INSTANCE_UNKNOWN,
+    &POD_RELEASED,
+    &POD_NOT_SELECTED,
+    &PODS_END_AT_ONCE,
     &ZERO_REPLICAS_KEPT,
     &CLAIM_DELETED,
     &CLAIM_RELEASED,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use podops_api::well_known;
+use podops_api::{ids::InstanceId, well_known};
 use podops_client::{
     error::Chain,
     event::EventReason,
@@ -104,6 +104,13 @@ pub fn source_of(write: &Write) -> PodSource {
     let revision = metadata["labels"][well_known::REVISION].as_str().unwrap_or_default();
     let decorations = metadata["annotations"][well_known::DECORATIONS].as_str();
     PodSource { revision: revision.into(), decorations: AppliedDecorations::parse(decorations) }
+}
+
+/// Returns the instance of a new Pod; `None` for other writes.
+#[must_use]
+pub fn instance_of(write: &Write) -> Option<InstanceId> {
+    let Write::Create { body, .. } = write else { return None };
+    body["metadata"]["labels"][well_known::INSTANCE_ID].as_str()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -160,6 +160,12 @@ pub struct Observed {
     pub taken_pods: BTreeSet<PodName>,
     /// Remembered names of PVCs that a create found taken by an object of another owner.
     pub taken_claims: BTreeSet<ClaimName>,
+    /// Remembered UIDs of the Pods whose labels the selector has not matched since they were observed
+    /// first.
+    pub never_selected: BTreeSet<Uid>,
+    /// Remembered time before which the next Pod of an instance is not created, because its last
+    /// ones have ended within seconds.
+    pub creation_due: BTreeMap<InstanceId, Timestamp>,
     /// Remembered UID of the last Pod of each instance, by instance ID; the Pod may be deleted.
     pub last_pods: BTreeMap<InstanceId, Uid>,
 }
@@ -655,6 +661,23 @@ pub struct RevisionView {
 #[must_use]
 pub fn ids<'a>(pods: impl Iterator<Item = &'a PodView>) -> BTreeSet<InstanceId> {
     pods.filter_map(|pod| pod.instance).collect()
+}
+
+/// Records in `never_selected` the Pods that are observed for the first time, according to
+/// `last_pods`, with labels that the selector does not match.
+pub fn record_never_selected(
+    never_selected: &mut BTreeSet<Uid>,
+    last_pods: &BTreeMap<InstanceId, Uid>,
+    observed: &Observed,
+) {
+    let known: BTreeSet<&Uid> = last_pods.values().collect();
+    let mut unselected = BTreeSet::new();
+    for pod in observed.all().filter(|pod| !observed.selects(&pod.labels)) {
+        if !known.contains(&pod.uid) || never_selected.contains(&pod.uid) {
+            unselected.insert(pod.uid.clone());
+        }
+    }
+    *never_selected = unselected;
 }
 
 /// Records the UID of the newest Pod of each instance in `known`.

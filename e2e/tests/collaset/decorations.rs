@@ -31,7 +31,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
                 .beside(weights_order_the_decorations)
                 .beside(set_and_decoration_are_updated_separately)
                 .beside(a_conflict_is_reported_and_affects_nothing_else)
-                .beside(an_unknown_volume_is_reported_until_it_is_fixed)
+                .beside(an_unknown_volume_is_a_conflict_until_it_is_fixed)
                 .beside(labels_are_added_and_removed_in_service)
                 .beside(bad_decorations_are_rejected)
                 .end(all_requests_are_permitted),
@@ -286,21 +286,23 @@ async fn labels_are_added_and_removed_in_service(cluster: &TestCluster) {
     assert!(after.iter().all(is_removed));
 }
 
-async fn an_unknown_volume_is_reported_until_it_is_fixed(cluster: &TestCluster) {
+async fn an_unknown_volume_is_a_conflict_until_it_is_fixed(cluster: &TestCluster) {
     let mut spec = sidecar("log", "log:1");
     spec["template"]["containers"][0]["volumeMounts"] =
         json!([{ "name": "unknown", "mountPath": "/x" }]);
     decorate(cluster, "volume", "volume", spec.clone()).await;
     // Otherwise the first Pods may be created before the operator has observed the decoration.
     wait(cluster, "volume", |_| true).await;
-    cluster.create("volume", 2, "nginx:1").await.unwrap();
-    cluster
-        .wait_for_status("volume", TIMEOUT, |status| {
-            let scale = condition::find(&status.conditions, "Scale");
-            scale.is_some_and(|c| c.reason.as_deref() == Some("ScaleOutFailed"))
+    // Pods are created without it.
+    cluster.create_and_wait("volume", 2, &json!({})).await.unwrap();
+    wait(cluster, "volume", |status| {
+        let ready = condition::find(&status.conditions, "Ready");
+        ready.is_some_and(|c| {
+            let message = c.message.as_deref().unwrap_or_default();
+            c.status == "False" && message.contains("the Pod has no volume unknown to mount")
         })
-        .await
-        .unwrap();
+    })
+    .await;
     spec["template"]["volumes"] = json!([{ "name": "unknown", "emptyDir": {} }]);
     patch(cluster, "volume", spec).await;
     cluster.wait_for_replicas("volume", [2; 4]).await.unwrap();

@@ -33,7 +33,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
             .beside(a_pod_below_the_partition_is_recreated_at_its_revision)
             .beside(in_place_only_recreates_nothing)
             .beside(operation_delay_keeps_the_pod_out_of_service_first)
-            .beside(a_paused_collaset_starts_nothing)
+            .beside(a_paused_collaset_starts_no_update)
             .beside(an_image_that_cannot_be_pulled_can_be_fixed)
             .beside(metadata_is_updated_in_service)
             .beside(an_update_to_another_tag_of_the_same_image_completes)
@@ -262,15 +262,19 @@ async fn operation_delay_keeps_the_pod_out_of_service_first(cluster: &TestCluste
     assert!(elapsed >= 3_000_000_000, "only {elapsed} ns elapsed");
 }
 
-async fn a_paused_collaset_starts_nothing(cluster: &TestCluster) {
+async fn a_paused_collaset_starts_no_update(cluster: &TestCluster) {
     cluster.create_and_wait("paused", 2, &json!({})).await.unwrap();
-    cluster.patch("paused", json!({ "paused": true, "replicas": 3 })).await.unwrap();
+    cluster.patch("paused", json!({ "paused": true })).await.unwrap();
     cluster.set_image("paused", "nginx:2").await.unwrap();
     let paused = |s: &CollaSetStatus| s.conditions.iter().any(|c| c.type_ == "Paused");
     cluster.wait_for_status("paused", TIMEOUT, paused).await.unwrap();
     cluster.wait_until_changes_are_handled("after-paused").await.unwrap();
-    let unchanged = pods(cluster, "paused").await;
-    assert!(unchanged.len() == 2 && unchanged.iter().all(|pod| image(pod) == "nginx:1"));
+    let lost = pods(cluster, "paused").await[0].name_any();
+    cluster.plane.kubectl(&["delete", "pod", &lost, "--force", "--grace-period=0"]).await.unwrap();
+    cluster.patch("paused", json!({ "replicas": 3 })).await.unwrap();
+    cluster.wait_for_replicas("paused", [3, 3, 3, 0]).await.unwrap();
+    let pods = pods(cluster, "paused").await;
+    assert!(pods.iter().all(|pod| image(pod) == "nginx:1" && pod.name_any() != lost));
     cluster.patch("paused", json!({ "paused": false })).await.unwrap();
     cluster.wait_until_rolled_out("paused", 3, TIMEOUT).await.unwrap();
 }

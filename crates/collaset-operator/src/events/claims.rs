@@ -78,6 +78,7 @@ fn fate(change: &ClaimChange) -> Option<(&'static EventReason, String)> {
         ClaimChange::Disown { reason } => Some(match reason {
             DisownReason::SetDeleted => kept("the CollaSet is being deleted"),
             DisownReason::PodExcluded => kept("the Pod is excluded"),
+            DisownReason::PodReleased => kept("spec.selector does not match the Pod any more"),
             DisownReason::PodReplaced => kept("a Pod of another instance replaces its Pod"),
             DisownReason::TemplateRemoved => kept("no revision has its claim template"),
         }),

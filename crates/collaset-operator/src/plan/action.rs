@@ -143,6 +143,8 @@ pub enum DisownReason {
     SetDeleted,
     /// The PVC's Pod is excluded.
     PodExcluded,
+    /// The selector does not match the PVC's Pod any more.
+    PodReleased,
     /// The PVC's Pod was replaced by one of another instance, or was to replace one.
     PodReplaced,
     /// No revision of the CollaSet has the claim template.

@@ -270,16 +270,6 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// Consumes `maxUnavailable` for a Pod that is taken out of service regardless of the limit.
-    pub(super) fn force_interrupt(&mut self, pod: &PodView) {
-        if let Some(left) = self.budget.unavailable
-            && self.is_in_service(pod)
-        {
-            self.budget.exceeded |= left == 0;
-            self.budget.unavailable = Some(left.saturating_sub(1));
-        }
-    }
-
     /// Consumes `maxSurge` to create a replacement of this Pod; returns false and records the limit
     /// if none is left.
     pub(super) fn try_surge(&mut self, pod: &PodView) -> bool {
@@ -309,7 +299,8 @@ impl<'a> Planner<'a> {
         self.queue(pod, reason);
     }
 
-    fn queue(&mut self, pod: &PodView, reason: impl Into<String>) {
+    /// Records a Pod whose operation, or whose successor, waits for this reason.
+    pub(super) fn queue(&mut self, pod: &PodView, reason: impl Into<String>) {
         self.plan.queued.push(QueuedPod { pod: pod.name.clone(), reason: reason.into() });
     }
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use podops_api::ids::ClaimName;
 use podops_client::{
     results::WriteResults,
-    shell::read,
+    shell::{clock, read},
     write::{Outcome, Write},
 };
 
@@ -79,7 +79,7 @@ impl CollaSetController {
             results.extend(self.writer.applier.apply_slow_start(group).await);
         }
         self.writer.record(&observed.uid, &results);
-        memory.record_rejected_creates(&results);
+        memory.record_creates(&results, clock::now());
         self.record_taken_names(observed, &results, memory).await;
         results
     }

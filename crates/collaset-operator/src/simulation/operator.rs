@@ -28,7 +28,10 @@ use crate::{
         observe::{objects, observe},
     },
     status::status,
-    view::{DryRunResult, Observed, OwnOperation, PodSource, kept_back, record_last_pods},
+    view::{
+        DryRunResult, Observed, OwnOperation, PodSource, kept_back, record_last_pods,
+        record_never_selected,
+    },
 };
 
 /// In-memory state of the operator, its pending plan and the history that the checks need.
@@ -36,6 +39,7 @@ use crate::{
 pub(super) struct Operator {
     /// UID of the last Pod of each instance.
     last_pods: BTreeMap<InstanceId, Uid>,
+    never_selected: BTreeSet<Uid>,
     pending: Option<PendingPlan>,
     /// Text of the last plan, for assertion messages.
     pub(super) last_plan: String,
@@ -82,6 +86,9 @@ impl World {
         let set: CollaSet = serde_json::from_value(set.clone()).unwrap();
         let caches = caches(&self.cluster);
         let mut observed = observe(&set, &caches);
+        let operator = &mut self.operator;
+        record_never_selected(&mut operator.never_selected, &operator.last_pods, &observed);
+        observed.never_selected.clone_from(&operator.never_selected);
         record_last_pods(&mut self.operator.last_pods, observed.all());
         observed.last_pods.clone_from(&self.operator.last_pods);
         observed.can_resize = true;
@@ -259,6 +266,7 @@ impl World {
                 self.assert_max_surge(before, pending);
                 let new = self.pod(name).unwrap();
                 assert_not_stopped(pending, &new);
+                self.assert_claims_unused(&new, pending);
                 // A replacement on request keeps the revision, so it is not an update.
                 let origin = new.get(well_known::REPLACE_PAIR_ORIGIN_NAME);
                 let origin = origin.and_then(|name| before.pod(name));
@@ -369,6 +377,15 @@ impl World {
         let is_scaled_in =
             has(context::SCALE_IN) || is_surplus && !has(context::REPLACE_NEW_POD_ID);
         assert!(is_scaled_in, "{name} was deleted: {}", pending.plan);
+    }
+
+    /// No Pod is created that mounts a claim which another Pod mounts, as far as it was observed.
+    fn assert_claims_unused(&self, new: &Pod, pending: &PendingPlan) {
+        let was_observed = |pod: &&Pod| pending.pods.iter().any(|known| known.name() == pod.name());
+        for pod in self.pods().iter().filter(|pod| !pod.is_terminal()).filter(was_observed) {
+            let shared = pod.mounts().into_iter().find(|claim| new.mounts().contains(claim));
+            assert_eq!(shared, None, "{} and {}: {}", pod.name(), new.name(), pending.plan);
+        }
     }
 
     /// An instance gets a claim of a template only if it has none, whatever the template contains.

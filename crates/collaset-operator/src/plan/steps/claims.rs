@@ -1,6 +1,9 @@
 //! PersistentVolumeClaims: one per claim template and instance, retained or deleted with it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use podops_api::{
     collaset::Retention,
@@ -38,6 +41,40 @@ pub(in crate::plan) fn ensure(
         planner.add(Action::CreateClaim { instance, revision: revision.clone(), template });
     }
     all_exist
+}
+
+/// A Pod that still uses a PVC that another is to use.
+pub(in crate::plan) struct ClaimUser<'a> {
+    pub(in crate::plan) pod: &'a PodView,
+    claim: &'a ClaimName,
+}
+
+impl ClaimUser<'_> {
+    /// Reason for which the next Pod of the instance is not created yet.
+    pub(in crate::plan) fn reason(&self, instance: InstanceId) -> String {
+        let claim = self.claim;
+        format!(
+            "uses PersistentVolumeClaim {claim}, which the next Pod of instance {instance} needs"
+        )
+    }
+}
+
+/// Returns a Pod that exists, also one that terminates or has left the CollaSet, and mounts a PVC
+/// that the next Pod of an instance needs: at most one Pod uses a PVC.
+pub(in crate::plan) fn user_of<'a>(
+    observed: &'a Observed,
+    instance: InstanceId,
+    revision: &RevisionName,
+) -> Option<ClaimUser<'a>> {
+    let needed = needed_claims(observed, instance, revision);
+    let mut needed = needed.into_iter().filter_map(|needed| needed.claim).peekable();
+    needed.peek()?;
+    let others = observed.orphans.values().map(Arc::as_ref);
+    let pods: Vec<&PodView> = observed.all().chain(others).filter(|pod| !pod.terminal).collect();
+    needed.find_map(|claim| {
+        let pod = pods.iter().find(|pod| pod.claims.contains(&claim.name))?;
+        Some(ClaimUser { pod, claim: &claim.name })
+    })
 }
 
 /// Adopts unowned PVCs that match the selector, grows those of Pods whose revision requests more

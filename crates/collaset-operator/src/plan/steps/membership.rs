@@ -28,7 +28,7 @@ pub(in crate::plan) fn plan(
     instances: &mut Instances,
     pairs: &Pairs<'_>,
 ) {
-    release(planner);
+    release(planner, instances);
     restore_labels(planner, instances);
     let requested = planner.observed.spec.scale_strategy.clone().unwrap_or_default();
     exclude(planner, instances, pairs, &requested);
@@ -97,18 +97,51 @@ fn adopt(planner: &mut Planner<'_>, instances: &mut Instances, requested: &Scale
             instances.reserve(instance, planner.revisions.of(pod));
             planner.joining += 1;
             planner.act_on(pod, Action::AdoptPod { pod: pod.name.clone(), instance: None });
+            // A Pod that had left, and whose labels match again.
+            for claim in observed.claims_named(&pod.claims).filter(|claim| claim.is_released()) {
+                let change = ClaimChange::Include { instance };
+                planner.add(Action::Claim { name: claim.name.clone(), change });
+            }
         }
     }
 }
 
-/// Releases Pods that the selector no longer matches.
-fn release(planner: &mut Planner<'_>) {
+/// Releases Pods that the selector no longer matches, with their instance IDs and PVCs, so that
+/// their successors do not use the same volumes.
+///
+/// A Pod whose labels never matched was changed by a webhook, and so would be its successor: it
+/// stays.
+fn release(planner: &mut Planner<'_>, instances: &mut Instances) {
     let observed = planner.observed;
     for pod in observed.all().filter(|pod| !pod.deleting) {
-        if !observed.selects(&pod.labels) {
-            planner.released.insert(pod.name.clone());
-            planner.change_pod(pod, PodChange::Release);
+        if observed.selects(&pod.labels) {
+            continue;
         }
+        if observed.never_selected.contains(&pod.uid) {
+            planner.block(never_selected(pod));
+            continue;
+        }
+        planner.change_pod(pod, PodChange::Release);
+        if planner.has_action(pod) {
+            planner.released.insert(pod.name.clone());
+            leave(planner, instances, pod, DisownReason::PodReleased);
+        }
+    }
+}
+
+/// Frees the instance ID of a Pod that leaves the CollaSet, and releases its PVCs.
+fn leave(
+    planner: &mut Planner<'_>,
+    instances: &mut Instances,
+    pod: &PodView,
+    reason: DisownReason,
+) {
+    let Some(id) = pod.instance else { return };
+    instances.release(id);
+    let observed = planner.observed;
+    for claim in observed.claims_named(&pod.claims).filter(|claim| !claim.orphan) {
+        let change = ClaimChange::Disown { reason };
+        planner.add(Action::Claim { name: claim.name.clone(), change });
     }
 }
 
@@ -143,13 +176,9 @@ fn exclude(
             planner.plan.blockers.push(exclude_not_possible(pod));
         } else {
             planner.change_pod(pod, PodChange::Exclude);
-            if let (Some(id), true) = (pod.instance, planner.has_action(pod)) {
+            if pod.instance.is_some() && planner.has_action(pod) {
                 planner.released.insert(pod.name.clone());
-                instances.release(id);
-                for claim in observed.claims_named(&pod.claims).filter(|claim| !claim.orphan) {
-                    let change = ClaimChange::Disown { reason: DisownReason::PodExcluded };
-                    planner.add(Action::Claim { name: claim.name.clone(), change });
-                }
+                leave(planner, instances, pod, DisownReason::PodExcluded);
             }
         }
     }
@@ -209,6 +238,18 @@ fn not_controlled(pod: &PodView) -> Blocker {
             pod.name,
             well_known::CONTROL,
             well_known::CONTROL_ON
+        ),
+    )
+}
+
+fn never_selected(pod: &PodView) -> Blocker {
+    Blocker::scaling(
+        &reasons::POD_NOT_SELECTED,
+        format!(
+            "Pod {}: spec.selector does not match its labels, and has not since the Pod was \
+             observed first, so a webhook may change the labels of all Pods; it is not released; \
+             fix the labels, or delete the Pod",
+            pod.name
         ),
     )
 }

@@ -82,6 +82,7 @@ pub(in crate::plan) fn begin(
     origin: &PodView,
     update: Option<&RevisionName>,
 ) {
+    let observed = planner.observed;
     let revision = update.cloned().unwrap_or_else(|| replacement_revision(planner, origin));
     let is_blocked = planner.observed.spec.paused && update.is_some()
         || planner.to_scale_in.contains(&origin.name)
@@ -94,7 +95,10 @@ pub(in crate::plan) fn begin(
         return;
     }
     let instance = instances.pair(origin_id, &revision);
-    if claims::ensure(planner, instance, &revision) {
+    if let Some(user) = claims::user_of(observed, instance, &revision) {
+        // An earlier replacement terminates.
+        planner.queue(user.pod, user.reason(instance));
+    } else if claims::ensure(planner, instance, &revision) {
         planner.count_create();
         let update = update.cloned();
         let source = PodSource { revision, decorations: targets.decorations(origin_id) };

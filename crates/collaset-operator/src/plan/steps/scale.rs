@@ -76,7 +76,8 @@ fn scale_out(planner: &mut Planner<'_>, instances: &Instances, targets: &Targets
     if !planner.revisions.is_recorded() {
         return;
     }
-    let used_ids = ids(planner.observed.active());
+    let observed = planner.observed;
+    let used_ids = ids(observed.active());
     let count = missing.min(planner.capacity_left());
     if count < missing {
         planner.requeue_after(Duration::ZERO);
@@ -109,6 +110,16 @@ fn scale_out(planner: &mut Planner<'_>, instances: &Instances, targets: &Targets
             planner.block(decoration_not_recorded(decoration));
             continue;
         }
+        if let Some(user) = claims::user_of(observed, instance, &revision) {
+            planner.queue(user.pod, user.reason(instance));
+            continue;
+        }
+        if let Some(due) = observed.creation_due.get(&instance).filter(|due| **due > planner.now) {
+            let wait = due.duration_since(planner.now);
+            planner.requeue_after(Duration::try_from(wait).unwrap_or_default());
+            planner.block(ends_at_once(instance));
+            continue;
+        }
         if planner.creates_left() == 0 {
             break;
         }
@@ -133,6 +144,16 @@ fn creations_left(planner: &Planner<'_>) -> usize {
     let limit = resolve(limit, observed.replicas(), Rounding::Down).max(1);
     let unavailable = observed.active().filter(|pod| !observed.is_available(pod, planner.now));
     limit.saturating_sub(unavailable.count())
+}
+
+fn ends_at_once(instance: InstanceId) -> Blocker {
+    Blocker::scaling(
+        &reasons::PODS_END_AT_ONCE,
+        format!(
+            "Pods of instance {instance} end within seconds of their creation; the next one is \
+             created with growing delay; see the status of the last Pod"
+        ),
+    )
 }
 
 fn decoration_not_recorded(decoration: &DecorationName) -> Blocker {
@@ -167,9 +188,11 @@ fn recreate_listed(planner: &mut Planner<'_>) {
     });
     let (requested, unrequested): (Vec<&PodView>, Vec<&PodView>) =
         listed.partition(|pod| pod.has_label(well_known::TO_DELETE));
+    // The recreation of Pods is an interruption as an update is.
     for pod in unrequested.iter().filter(|pod| !pod.deleting) {
-        planner.force_interrupt(pod);
-        planner.change_pod(pod, PodChange::RequestDeletion);
+        if planner.try_interrupt(pod) {
+            planner.change_pod(pod, PodChange::RequestDeletion);
+        }
     }
     // The next Pod of the instance has the same name and would be deleted as well.
     if observed.has_persistent_names() && !requested.is_empty() {

@@ -251,3 +251,43 @@ fn a_deleted_set_disowns_the_claims_it_retains() {
         Some(delete);
     check_claims(&observed, "to-delete web-0");
 }
+
+#[test]
+fn a_pod_that_leaves_takes_its_claims_along_and_brings_them_back() {
+    let left = claimed(1, "0 v1 ready unselected", "0 100m", false);
+    let plan = plan(&left, Timestamp::UNIX_EPOCH);
+    let expected = "release web-0, disown 0-100m, claim data for 1, instances [1]";
+    assert_eq!(plan.to_string(), expected);
+    assert!(plan.actions.contains(&disown("0-100m", DisownReason::PodReleased)));
+    let mut back = claimed(1, "", "0 100m orphaned", false);
+    back.contexts = None;
+    back.orphans = pods_by_name([pod("0 v1 ready")]);
+    let pod = back.orphans.values_mut().map(Arc::make_mut).next().unwrap();
+    pod.claims.insert("0-100m".into());
+    check_claims(&back, "adopt web-0, include 0-100m as 0");
+}
+
+#[test]
+fn a_claim_is_used_by_one_pod_at_a_time() {
+    for user in ["0 v1 ready deleting", "0 v1 ready"] {
+        let mut waiting = claimed(1, "", "0 100m", false);
+        let mut pod = pod(user);
+        pod.name = "old".into();
+        pod.claims.insert("0-100m".into());
+        let is_owned = pod.deleting;
+        let pods = if is_owned { &mut waiting.pods } else { &mut waiting.orphans };
+        pods.insert("old".into(), Arc::new(pod.clone()));
+        if !is_owned {
+            // Excluded, with a claim that was not released.
+            let orphan = waiting.orphans.values_mut().map(Arc::make_mut).next().unwrap();
+            orphan.labels.insert(well_known::ORPHANED.to_owned(), "true".to_owned());
+        }
+        let plan = plan(&waiting, Timestamp::UNIX_EPOCH);
+        assert_eq!(plan.to_string(), "", "{user}");
+        let queued = &plan.queued[0];
+        assert_eq!((&queued.pod, queued.reason.contains("0-100m")), (&"old".into(), true));
+        let pods = if is_owned { &mut waiting.pods } else { &mut waiting.orphans };
+        Arc::make_mut(pods.get_mut(&PodName::from("old")).unwrap()).terminal = true;
+        check_claims(&waiting, "create 0 v1");
+    }
+}

@@ -4,7 +4,16 @@ use super::*;
 
 #[test]
 fn a_pod_no_longer_selected_is_released() {
-    check(1, "0 v1 ready unselected", |_| (), "release web-0");
+    check(1, "0 v1 ready unselected", |_| (), "release web-0, create 1 v1");
+}
+
+/// A webhook that changes the labels of each new Pod must not lead to Pods without end.
+#[test]
+fn a_pod_that_was_never_selected_is_kept() {
+    let mut observed = observed(1, "0 v1 ready unselected", |_| ());
+    observed.never_selected = [observed.pods[&PodName::from("web-0")].uid.clone()].into();
+    let plan = plan(&observed, Timestamp::UNIX_EPOCH);
+    assert_eq!((plan.to_string().as_str(), plan.blockers[0].reason.name), ("", "PodNotSelected"));
 }
 
 #[test]

@@ -207,3 +207,32 @@ fn a_set_that_relied_on_zero_replicas_keeps_them() {
     set.status.conditions[0].status = "False".to_owned();
     assert_eq!(action_text(&set), "create 0 v1", "its Pod was lost");
 }
+
+#[test]
+fn pods_that_end_at_once_are_created_later() {
+    let mut observed = observed(1, "", |_| {});
+    observed.creation_due = [(InstanceId(0), Timestamp::from_second(108).unwrap())].into();
+    let early = plan(&observed, Timestamp::from_second(100).unwrap());
+    assert_eq!((early.to_string().as_str(), early.blockers[0].reason.name), ("", "PodsEndAtOnce"));
+    assert_eq!(early.requeue_after, Some(std::time::Duration::from_secs(8)));
+    let due = plan(&observed, Timestamp::from_second(108).unwrap());
+    assert_eq!(due.to_string(), "create 0 v1");
+}
+
+#[test]
+fn listed_pods_are_recreated_within_max_unavailable() {
+    let pods = "0 v1 ready available, 1 v1 ready available, 2 v1 ready available";
+    let edit = |spec: &mut CollaSetSpec| {
+        strategy(|s| s.pod_to_delete = list(&[0, 1, 2]))(spec);
+        let max_unavailable = Some(IntOrString::Int(1));
+        spec.update_strategy.rolling_update =
+            Some(RollingUpdate { max_unavailable, ..RollingUpdate::default() });
+    };
+    check(3, pods, edit, "to-delete web-0");
+    // One that serves nothing does not count.
+    let broken = "0 v1 ready available, 1 v1, 2 v1 ready available";
+    check(3, broken, edit, "to-delete web-1");
+    // Scale-in is no interruption.
+    let begun = "begin scale-in web-0, begin scale-in web-1, begin scale-in web-2";
+    check(0, pods, edit, begun);
+}
