@@ -177,7 +177,6 @@ fn is_rolled_out(status: &CollaSetStatus, observed: &Observed, plan: &Plan) -> b
         && plan.outdated == 0
         && !plan.actions.iter().any(starts_work)
         && status.operating_replicas == 0
-        && status.terminating_replicas == 0
 }
 
 /// Returns whether the action leads to more work: a new template revision or adopted Pods.
@@ -191,7 +190,7 @@ fn starts_work(action: &Action) -> bool {
 }
 
 /// Time of the last progress, in whole seconds as serialized; `None` if no rollout is in progress,
-/// or it only waits as the spec, rules or traffic ask for.
+/// or it only waits as the spec, rules or traffic require.
 fn last_progress(
     status: &CollaSetStatus,
     observed: &Observed,
@@ -208,7 +207,7 @@ fn last_progress(
     Some(previous.unwrap_or_else(|| Time(whole_second(now))))
 }
 
-/// Returns whether the rollout only waits as it was asked to: for a pause, a limit of the spec, or
+/// Returns whether the rollout only waits as it is required to: for a pause, a limit of the spec, or
 /// Pods that are [held](is_held) or terminate; nothing else keeps it from going on.
 fn is_on_hold(status: &CollaSetStatus, observed: &Observed, plan: &Plan, now: Timestamp) -> bool {
     let mut has_held = plan.rollout.paused().is_some()

@@ -36,6 +36,7 @@ use kube::{
     runtime::{WatchStreamExt as _, watcher},
 };
 use parking_lot::{Mutex, MutexGuard};
+use podops_api::image_reference::repository;
 use podops_client::{
     decode::Decoded,
     shell::{store::valid, watch_backoff::WatchBackoff},
@@ -396,8 +397,6 @@ fn container(
 /// differ only by the suffix `-again` are the same one.
 fn id_of_image(image: &str) -> String {
     let (name, pinned) = image.split_once('@').map_or((image, None), |(n, d)| (n, Some(d)));
-    let last_slash = name.rfind('/').map_or(0, |index| index + 1);
-    let colon = name[last_slash..].find(':').map_or(name.len(), |index| last_slash + index);
     let digest = pinned.map_or_else(
         || {
             let part = |seed: u8| {
@@ -409,7 +408,7 @@ fn id_of_image(image: &str) -> String {
         },
         ToOwned::to_owned,
     );
-    format!("docker.io/library/{}@{digest}", &name[..colon])
+    format!("{}@{digest}", repository(image))
 }
 
 /// Returns whether a Pod's container runs as a process.

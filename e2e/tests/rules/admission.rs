@@ -96,6 +96,10 @@ fn incomplete() -> Vec<(Value, &'static str)> {
     vec![
         (json!({ "selector": null }), "spec.selector: Required value"),
         (
+            json!({ "minReadySeconds": 30, "progressDeadlineSeconds": 30 }),
+            "progressDeadlineSeconds should be larger than minReadySeconds",
+        ),
+        (
             json!({ "selector": { "matchLabels": null } }),
             "spec.selector: an empty selector selects the Pods of all workloads",
         ),
@@ -132,7 +136,7 @@ fn incomplete() -> Vec<(Value, &'static str)> {
             "spec.template.spec.restartPolicy: Unsupported value",
         ),
         (
-            json!({ "volumeClaimTemplates": [{ "metadata": { "name": "a" } }, { "metadata": { "name": "a" } }] }),
+            json!({ "volumeClaimTemplates": [{ "metadata": { "name": "a" }, "spec": {} }, { "metadata": { "name": "a" }, "spec": {} }] }),
             "spec.volumeClaimTemplates: names should be unique",
         ),
         (json!({ "minReadySeconds": -1 }), "minReadySeconds should not be smaller than 0"),
@@ -285,6 +289,11 @@ async fn invalid_collasets_are_rejected_with_field_and_reason() {
     assert_eq!(good["spec"]["updateStrategy"]["podUpgradePolicy"], "InPlaceIfPossible");
     assert_eq!(good["spec"]["updateStrategy"]["rollingUpdate"], json!({ "byPartition": {} }));
     assert_eq!(good["spec"]["historyLimit"], 20);
+    let mut without_replicas = set("without", &json!({}));
+    without_replicas["spec"].as_object_mut().unwrap().remove("replicas");
+    let without = serde_json::from_value(without_replicas).unwrap();
+    let without = sets.create(&PostParams::default(), &without).await.unwrap().data;
+    assert_eq!(without["spec"]["replicas"], 1, "an autoscaler needs a number");
 
     let other_context = Patch::Merge(json!({ "spec": { "scaleStrategy": { "context": "pool" } } }));
     let error =

@@ -630,4 +630,49 @@ mod tests {
         assert!(annotations.contains_key("other-000") && !annotations.contains_key("other-249"));
         assert!(annotations.contains_key(well_known::DECORATIONS));
     }
+
+    #[test]
+    fn the_first_container_that_fails_is_named() {
+        let waiting = |name: &str, reason: &str| json!({ "name": name, "state": { "waiting": { "reason": reason } } });
+        let reason = |init: Value, containers: Value| {
+            let status = json!({ "initContainerStatuses": init, "containerStatuses": containers });
+            let pod = json!({ "metadata": { "name": "web-1" }, "status": status });
+            let mut pod: SlimPod = serde_json::from_value(pod).unwrap();
+            trim_pod(&mut pod);
+            pod.view.not_running_reason.clone()
+        };
+        let initializing = || json!([waiting("main", "PodInitializing")]);
+        let crashing =
+            json!([{ "name": "setup", "state": {} }, waiting("migrate", "CrashLoopBackOff")]);
+        let expected = Some("CrashLoopBackOff: container migrate".to_owned());
+        assert_eq!(reason(crashing, initializing()), expected);
+        assert_eq!(reason(json!([waiting("setup", "PodInitializing")]), initializing()), None);
+        let pulling = json!([waiting("main", "ImagePullBackOff")]);
+        let expected = Some("ImagePullBackOff: container main".to_owned());
+        assert_eq!(reason(json!([]), pulling), expected);
+    }
+
+    #[test]
+    fn a_closed_gate_of_ready_containers_is_a_wait_for_service() {
+        let view = |containers: &str, gate: &str| {
+            let condition = |type_: &str, status: &str, second: u8| {
+                let at = format!("2026-01-01T00:00:0{second}Z");
+                json!({ "type": type_, "status": status, "lastTransitionTime": at })
+            };
+            let conditions = json!([
+                condition("Ready", "False", 1),
+                condition("ContainersReady", containers, 2),
+                condition(well_known::SERVICE_READY, gate, 3),
+            ]);
+            let pod =
+                json!({ "metadata": { "name": "web-1" }, "status": { "conditions": conditions } });
+            let mut pod: SlimPod = serde_json::from_value(pod).unwrap();
+            trim_pod(&mut pod);
+            let second = |at: Timestamp| at.as_second() % 60;
+            (pod.view.waits_for_service, pod.view.unready_since.map(second))
+        };
+        assert_eq!(view("True", "False"), (true, Some(1)));
+        assert_eq!(view("False", "False"), (false, Some(2)));
+        assert_eq!(view("True", "True"), (false, Some(1)), "a gate of others is closed");
+    }
 }

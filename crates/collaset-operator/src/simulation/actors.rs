@@ -17,11 +17,12 @@ const INFEASIBLE_CPU: &str = "99";
 
 /// Digest reference that a kubelet reports for an image.
 fn image_id(image: &str) -> String {
+    let repository = image.split(['@', ':']).next().unwrap_or_default();
     if let Some((_, digest)) = image.split_once("@sha256:") {
-        return format!("repository@sha256:{digest}");
+        return format!("{repository}@sha256:{digest}");
     }
     let number = image.bytes().fold(0_u128, |number, byte| number * 257 + u128::from(byte));
-    format!("repository@sha256:{number:064x}")
+    format!("{repository}@sha256:{number:064x}")
 }
 
 /// Returns whether a container requests more than any node has.

@@ -45,8 +45,49 @@ pub fn progress(set: &CollaSet) -> Progress {
     }
     let CollaSetStatus { replicas, updated_replicas, updated_available_replicas, .. } = status;
     let detail = if message.is_empty() { String::new() } else { format!(": {message}") };
+    let causes = causes(status);
     Progress::Waiting(format!(
         "collaset/{name}: {reason}, {updated_replicas} of {replicas} Pods updated, \
-         {updated_available_replicas} of them available{detail}"
+         {updated_available_replicas} of them available{detail}{causes}"
     ))
+}
+
+/// What degrades the set, and what most Pods wait for; each begins with a semicolon.
+fn causes(status: &CollaSetStatus) -> String {
+    let degraded = condition::find(&status.conditions, "Degraded");
+    let degraded = degraded.filter(|condition| condition.status == "True");
+    let degraded = degraded.and_then(|condition| condition.message.clone());
+    let waiting = status.waiting.iter().max_by_key(|group| group.count);
+    let waiting =
+        waiting.map(|group| format!("{} Pods, {}: {}", group.count, group.phase, group.reason));
+    [degraded, waiting].into_iter().flatten().map(|cause| format!("; {cause}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_rollout_that_waits_names_the_cause() {
+        let set = serde_json::from_value(json!({
+            "metadata": { "name": "web", "generation": 2 },
+            "spec": { "selector": {}, "template": {} },
+            "status": {
+                "observedGeneration": 2, "replicas": 3, "updatedReplicas": 2,
+                "conditions": [
+                    { "type": "Progressing", "status": "True", "reason": "WaitingForPods" },
+                    { "type": "Degraded", "status": "True", "message": "2 Pods do not start" },
+                ],
+                "waiting": [
+                    { "phase": "Queued", "reason": "a limit", "count": 1 },
+                    { "phase": "Starting", "reason": "CrashLoopBackOff: container c", "count": 2 },
+                ],
+            },
+        }));
+        let expected = "collaset/web: WaitingForPods, 2 of 3 Pods updated, 0 of them available; \
+                        2 Pods do not start; 2 Pods, Starting: CrashLoopBackOff: container c";
+        assert_eq!(progress(&set.unwrap()), Progress::Waiting(expected.to_owned()));
+    }
 }

@@ -69,7 +69,7 @@ impl<'a> Decorator<'a> {
             }
         };
         let mut choices = decorations.choices(&decorated);
-        // Only a change of the Pod's own revision judges its decorations anew.
+        // Only a change of the Pod's own revision decides on its decorations again.
         if let Some(pod) = pod.filter(|pod| pod.revision == *revision) {
             for choice in &mut choices {
                 choice.kept = pod.decorations.revision(&choice.name).cloned();

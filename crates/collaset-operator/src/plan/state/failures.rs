@@ -151,7 +151,7 @@ fn is_reported(pod: &PodView) -> bool {
     pod.observed_generation.is_none_or(|observed| observed >= pod.generation)
 }
 
-/// Returns whether the Pod is unavailable because the spec or another participant asks for it:
+/// Returns whether the Pod is unavailable because the spec or another participant requires it:
 /// minReadySeconds, the delay of operations, rules, traffic, or an operation of others. That time
 /// is no failure of the revision.
 #[must_use]

@@ -61,9 +61,8 @@ pub(in crate::plan) fn is_finished(pod: &PodView, last: &LastPodStatus) -> bool 
     }
     pod.containers.iter().all(|container| {
         let state = last.container_states.get(&container.name);
-        state.is_none_or(|state| {
-            state.latest_image != container.image || has_rerun(pod, container, state)
-        })
+        // Whatever the image is now: a webhook or another controller may have rewritten it.
+        state.is_none_or(|state| has_rerun(pod, container, state))
     })
 }
 

@@ -70,7 +70,9 @@ pub(in crate::plan) fn user_of<'a>(
     let mut needed = needed.into_iter().filter_map(|needed| needed.claim).peekable();
     needed.peek()?;
     let others = observed.orphans.values().map(Arc::as_ref);
-    let pods: Vec<&PodView> = observed.all().chain(others).filter(|pod| !pod.terminal).collect();
+    // The containers of a terminal Pod have ended, but a finalizer may still use its volumes.
+    let uses = |pod: &&PodView| !pod.terminal || pod.deleting;
+    let pods: Vec<&PodView> = observed.all().chain(others).filter(uses).collect();
     needed.find_map(|claim| {
         let pod = pods.iter().find(|pod| pod.claims.contains(&claim.name))?;
         Some(ClaimUser { pod, claim: &claim.name })

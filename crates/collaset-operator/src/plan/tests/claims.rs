@@ -253,7 +253,7 @@ fn a_deleted_set_disowns_the_claims_it_retains() {
 }
 
 #[test]
-fn a_pod_that_leaves_takes_its_claims_along_and_brings_them_back() {
+fn a_pod_that_leaves_takes_its_claims_along() {
     let left = claimed(1, "0 v1 ready unselected", "0 100m", false);
     let plan = plan(&left, Timestamp::UNIX_EPOCH);
     let expected = "release web-0, disown 0-100m, claim data for 1, instances [1]";
@@ -269,25 +269,31 @@ fn a_pod_that_leaves_takes_its_claims_along_and_brings_them_back() {
 
 #[test]
 fn a_claim_is_used_by_one_pod_at_a_time() {
-    for user in ["0 v1 ready deleting", "0 v1 ready"] {
+    // A terminating Pod, which may still use its volumes when its containers have ended, and one
+    // that was excluded before its claims were released with it.
+    let cases = [("0 v1 ready deleting", false), ("0 v1 deleting failed", false), ("0 v1", true)];
+    for (user, is_orphan) in cases {
         let mut waiting = claimed(1, "", "0 100m", false);
         let mut pod = pod(user);
         pod.name = "old".into();
         pod.claims.insert("0-100m".into());
-        let is_owned = pod.deleting;
-        let pods = if is_owned { &mut waiting.pods } else { &mut waiting.orphans };
-        pods.insert("old".into(), Arc::new(pod.clone()));
-        if !is_owned {
-            // Excluded, with a claim that was not released.
-            let orphan = waiting.orphans.values_mut().map(Arc::make_mut).next().unwrap();
-            orphan.labels.insert(well_known::ORPHANED.to_owned(), "true".to_owned());
+        if is_orphan {
+            pod.labels.insert(well_known::ORPHANED.to_owned(), "true".to_owned());
         }
+        let pods = if is_orphan { &mut waiting.orphans } else { &mut waiting.pods };
+        pods.insert("old".into(), Arc::new(pod));
         let plan = plan(&waiting, Timestamp::UNIX_EPOCH);
         assert_eq!(plan.to_string(), "", "{user}");
         let queued = &plan.queued[0];
         assert_eq!((&queued.pod, queued.reason.contains("0-100m")), (&"old".into(), true));
-        let pods = if is_owned { &mut waiting.pods } else { &mut waiting.orphans };
-        Arc::make_mut(pods.get_mut(&PodName::from("old")).unwrap()).terminal = true;
+        waiting.pods.clear();
+        waiting.orphans.clear();
         check_claims(&waiting, "create 0 v1");
     }
+    // The containers of a Pod that has failed have ended.
+    let mut failed = claimed(1, "", "0 100m", false);
+    let mut pod = pod("0 v1 failed to-delete");
+    pod.claims.insert("0-100m".into());
+    failed.pods.insert(pod.name.clone(), Arc::new(pod));
+    check_claims(&failed, "create 0 v1");
 }
