@@ -12,7 +12,7 @@ use kube::{
 };
 use podops_api::{resource_context::ResourceContext, well_known};
 use podops_test_cluster::{
-    cluster::{TIMEOUT, TestCluster, eventually},
+    cluster::{TIMEOUT, TestCluster, eventually, is_true},
     suite::{Group, Lane, Suite, all_requests_are_permitted, new_cluster},
 };
 use serde_json::{Value, json};
@@ -246,7 +246,12 @@ async fn no_change_deletes_a_claim(cluster: &TestCluster, policy: &str, retentio
     let name = cluster.pods_of(set).await.unwrap()[0].name_any();
     cluster.plane.kubectl(&["delete", "pod", &name, "--force", "--grace-period=0"]).await.unwrap();
     cluster.wait_until_deleted(&name).await.unwrap();
-    cluster.wait_until_rolled_out(set, 1, TIMEOUT).await.unwrap();
+    // The status may still be that of before.
+    let is_back = async || {
+        let pods = cluster.pods_of(set).await?;
+        Ok(pods.iter().any(|pod| is_true(pod, "Ready")))
+    };
+    eventually(TIMEOUT, is_back).await.unwrap();
     let all = still_there(cluster, set, known, "lost Pod").await;
     // A Pod mounts the claim of its instance, which is one that existed.
     let pod = cluster.pods_of(set).await.unwrap().remove(0);
