@@ -237,26 +237,30 @@ async fn no_change_deletes_a_claim(cluster: &TestCluster, policy: &str, retentio
         known = still_there(cluster, set, known, image).await;
     }
     for label in [well_known::TO_DELETE, well_known::TO_REPLACE] {
-        let name = cluster.pods_of(set).await.unwrap()[0].name_any();
+        let name = ready_pod(cluster, set).await.name_any();
         cluster.patch_pod_metadata(&name, json!({ "labels": { label: "true" } })).await.unwrap();
         cluster.wait_until_deleted(&name).await.unwrap();
-        cluster.wait_until_rolled_out(set, 1, TIMEOUT).await.unwrap();
+        ready_pod(cluster, set).await;
         known = still_there(cluster, set, known, label).await;
     }
-    let name = cluster.pods_of(set).await.unwrap()[0].name_any();
+    let name = ready_pod(cluster, set).await.name_any();
     cluster.plane.kubectl(&["delete", "pod", &name, "--force", "--grace-period=0"]).await.unwrap();
     cluster.wait_until_deleted(&name).await.unwrap();
-    // The status may still be that of before.
-    let is_back = async || {
-        let pods = cluster.pods_of(set).await?;
-        Ok(pods.iter().any(|pod| is_true(pod, "Ready")))
-    };
-    eventually(TIMEOUT, is_back).await.unwrap();
-    let all = still_there(cluster, set, known, "lost Pod").await;
     // A Pod mounts the claim of its instance, which is one that existed.
-    let pod = cluster.pods_of(set).await.unwrap().remove(0);
+    let pod = ready_pod(cluster, set).await;
+    let all = still_there(cluster, set, known, "lost Pod").await;
     let mounted = cluster.api::<PersistentVolumeClaim>().get(mounted(&pod)[0]).await.unwrap();
     assert!(all.contains(&mounted.uid().unwrap()), "{set}");
+}
+
+/// Waits until a Pod of a CollaSet is ready and not terminating: its status may be that of before.
+async fn ready_pod(cluster: &TestCluster, set: &str) -> Pod {
+    let find = async || {
+        let pods = cluster.pods_of(set).await.unwrap();
+        pods.into_iter().find(|p| is_true(p, "Ready") && p.metadata.deletion_timestamp.is_none())
+    };
+    eventually(TIMEOUT, async || Ok(find().await.is_some())).await.unwrap();
+    find().await.unwrap()
 }
 
 /// Asserts that none of the claims was lost; returns those of now.
