@@ -27,13 +27,16 @@ struct Creation {
     at: Timestamp,
     /// Number of Pods before it, one after another, that have ended within seconds.
     failures: u32,
+    /// True if its Pod has ended, other than by a deletion.
+    has_ended: bool,
 }
 
 impl Creation {
     fn after(last: Option<&Self>, at: Timestamp) -> Self {
-        let is_early = |last: &&Self| at.duration_since(last.at) < last.delay() + START;
-        let failures = last.filter(is_early).map_or(0, |last| last.failures + 1);
-        Self { at, failures }
+        let has_failed =
+            |last: &&Self| last.has_ended && at.duration_since(last.at) < last.delay() + START;
+        let failures = last.filter(has_failed).map_or(0, |last| last.failures + 1);
+        Self { at, failures, has_ended: false }
     }
 
     /// Delay of the next Pod: none at first, then 1 s, 2 s, 4 s, up to [`DELAY_MAX`].
@@ -71,6 +74,12 @@ impl SetMemory {
         let own: BTreeSet<InstanceId> =
             observed.instance_entries().iter().map(|entry| entry.id).collect();
         self.creations.retain(|id, _| own.contains(id));
+        for pod in observed.all().filter(|pod| pod.terminal) {
+            let last = pod.instance.and_then(|id| self.creations.get_mut(&id));
+            if let Some(last) = last {
+                last.has_ended = true;
+            }
+        }
         let due = self.creations.iter().filter_map(|(id, last)| Some((*id, last.next_due()?)));
         observed.creation_due = due.collect();
         observed.never_selected.clone_from(&self.never_selected);
@@ -155,10 +164,12 @@ mod tests {
         for _ in 0..12 {
             delays.push(last.delay().as_secs());
             now = last.next_due().unwrap_or(now);
-            last = Creation::after(Some(&last), now);
+            last = Creation::after(Some(&Creation { has_ended: true, ..last }), now);
         }
         assert_eq!(delays, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
-        // One that has run for a while.
+        // One that was deleted, and one that has run for a while.
+        assert_eq!(Creation::after(Some(&last), now).delay(), SignedDuration::ZERO);
+        last.has_ended = true;
         let later = now + last.delay() + START;
         assert_eq!(Creation::after(Some(&last), later).delay(), SignedDuration::ZERO);
     }
