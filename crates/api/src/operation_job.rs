@@ -50,7 +50,7 @@ pub const TTL_SECONDS_AFTER_FINISHED: i32 = 1_800;
     .message("spec.targets: spec.targets field is immutable").field_path(".targets").reason(Reason::FieldValueForbidden))]
 #[x_kube(validation = Rule::new("!has(self.partition) || has(oldSelf.partition) && self.partition >= oldSelf.partition")
     .message("spec.partition: partition should not be decreased; without partition, all targets are operated on").reason(Reason::FieldValueForbidden))]
-#[x_kube(validation = Rule::new("!has(self.activeDeadlineSeconds) || self.activeDeadlineSeconds > (has(self.operationDelaySeconds) ? self.operationDelaySeconds : 0)")
+#[x_kube(validation = Rule::new("!has(self.activeDeadlineSeconds) || self.activeDeadlineSeconds > (has(self.operationDelaySeconds) ? self.operationDelaySeconds : 0) || oldSelf.hasValue() && has(oldSelf.value().activeDeadlineSeconds) && oldSelf.value().activeDeadlineSeconds == self.activeDeadlineSeconds && (has(oldSelf.value().operationDelaySeconds) ? oldSelf.value().operationDelaySeconds : 0) == (has(self.operationDelaySeconds) ? self.operationDelaySeconds : 0)").optional_old_self(true)
     .message("spec.activeDeadlineSeconds: activeDeadlineSeconds should be larger than operationDelaySeconds, because no operation starts before").field_path(".activeDeadlineSeconds").reason(Reason::FieldValueInvalid))]
 #[x_kube(validation = Rule::new("(has(self.dryRun) && self.dryRun) == (has(oldSelf.dryRun) && oldSelf.dryRun)")
     .message("spec.dryRun: spec.dryRun is immutable").reason(Reason::FieldValueForbidden))]

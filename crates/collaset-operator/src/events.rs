@@ -43,7 +43,7 @@ pub fn of_plan(observed: &Observed, plan: &Plan) -> Vec<ObjectEvent> {
     if observed.keeps_zero_replicas() {
         events.push(reasons::ZERO_REPLICAS_KEPT.with(
             "spec.replicas: was not set, which meant 0 in earlier releases, and now defaults to 1; \
-             the CollaSet keeps 0 Pods; to run a Pod, set it to 0, then to 1",
+             the CollaSet keeps 0 Pods until its spec changes; set it to the number that you want",
         ));
     }
     events.extend(plan.actions.iter().filter_map(of_release));

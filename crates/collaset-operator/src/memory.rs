@@ -68,8 +68,8 @@ pub struct SetMemory {
 
 impl SetMemory {
     /// Adds the facts to the observed state, and drops outdated ones.
-    pub fn add_to(&mut self, observed: &mut Observed) {
-        record_never_selected(&mut self.never_selected, &self.last_pods, observed);
+    pub fn add_to(&mut self, observed: &mut Observed, now: Timestamp) {
+        record_never_selected(&mut self.never_selected, &self.last_pods, observed, now);
         record_last_pods(&mut self.last_pods, observed.all());
         let own: BTreeSet<InstanceId> =
             observed.instance_entries().iter().map(|entry| entry.id).collect();

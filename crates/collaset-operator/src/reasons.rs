@@ -122,7 +122,7 @@ pub const PODS_END_AT_ONCE: EventReason = EventReason::warning(
 pub const ZERO_REPLICAS_KEPT: EventReason = EventReason::warning(
     "ZeroReplicasKept",
     SET,
-    "spec.replicas was not set, which meant 0 in earlier releases, and now defaults to 1. The CollaSet has no Pod, as before, until spec.replicas is set to 0 and then to another number.",
+    "spec.replicas was not set, which meant 0 in earlier releases, and now defaults to 1. The CollaSet has no Pod, as before, until its spec changes. Set spec.replicas to the number that you want; 1 takes effect after another number.",
 );
 /// PVCs are deleted.
 pub const CLAIM_DELETED: EventReason = EventReason::normal(

@@ -52,11 +52,13 @@ pub fn status(
         status.rollout_step = None;
     }
     status.rolled_out_revision = Some(rolled_out_revision(&status, observed, plan));
-    status.last_progress_time = last_progress(&status, observed, plan, now);
     let problems = Problems {
         blockers: failures.iter().chain(&plan.blockers).collect(),
         failing_pods: waiting.failing,
     };
+    let is_blocked = !problems.blockers.is_empty();
+    let is_on_hold = !is_blocked && is_on_hold(&status, observed, plan, now);
+    status.last_progress_time = last_progress(&status, observed, plan, now).filter(|_| !is_on_hold);
     conditions(&mut status, observed, plan, &problems, now);
     let until_overdue = until_overdue(&status, observed, now);
     let overdue = until_overdue.and_then(|left| Duration::try_from(left).ok());
@@ -130,8 +132,8 @@ fn count<'a>(pods: impl Iterator<Item = &'a PodView>) -> i32 {
 /// Returns whether the updated revision becomes the current one: it is to be that of all Pods, and
 /// is that of enough ready ones. Without Pods, nothing shows that it works.
 fn is_promoted(observed: &Observed, plan: &Plan, status: &CollaSetStatus) -> bool {
-    let is_of_all = plan.rollout.partition == 0
-        && !observed.is_by_label()
+    let is_of_all = !observed.has_partition()
+        && is_last_step(plan.rollout.step.as_ref())
         && plan.failures.response == Response::Continue;
     is_of_all && observed.replicas() > 0 && is_at_updated_revision(observed, status)
 }
@@ -150,15 +152,19 @@ fn is_at_updated_revision(observed: &Observed, status: &CollaSetStatus) -> bool 
     ready_at_updated >= desired(observed)
 }
 
+/// Returns whether the step is that of the remaining Pods, or there are no steps.
+fn is_last_step(step: Option<&CurrentStep>) -> bool {
+    step.is_none_or(|step| step.step == step.steps)
+}
+
 /// Revision whose rollout is complete; see [`CollaSetStatus::rolled_out_revision`]. It is none as
 /// long as Pods return to it, or join its scope.
 fn rolled_out_revision(status: &CollaSetStatus, observed: &Observed, plan: &Plan) -> String {
     let updated = &plan.updated;
     let was_complete = observed.is_rolled_out(updated);
-    let is_last_step = status.rollout_step.as_ref().is_none_or(|step| step.step == step.steps);
     let is_complete = observed.replicas() > 0
         && plan.failures.response == Response::Continue
-        && is_last_step
+        && is_last_step(status.rollout_step.as_ref())
         && is_rolled_out(status, observed, plan);
     if is_complete || was_complete && !plan.is_updating {
         updated.to_string()
@@ -199,7 +205,7 @@ fn last_progress(
 ) -> Option<Time> {
     let is_in_progress = status.rolled_out_revision.as_ref() != Some(&status.updated_revision);
     let is_idle = is_rolled_out(status, observed, plan) || observed.spec.paused;
-    if !is_in_progress || is_idle || is_on_hold(status, observed, plan, now) {
+    if !is_in_progress || is_idle {
         return None;
     }
     let unchanged = progress(&observed.status) == progress(status);
@@ -211,7 +217,6 @@ fn last_progress(
 /// Pods that are [held](is_held) or terminate; nothing else keeps it from going on.
 fn is_on_hold(status: &CollaSetStatus, observed: &Observed, plan: &Plan, now: Timestamp) -> bool {
     let mut has_held = plan.rollout.paused().is_some()
-        || !plan.queued.is_empty()
         || plan.delayed_creations > 0
         || status.terminating_replicas > 0
         || observed.replicas() == 0;
@@ -223,7 +228,7 @@ fn is_on_hold(status: &CollaSetStatus, observed: &Observed, plan: &Plan, now: Ti
         }
         has_held |= is_held;
     }
-    has_held && plan.blockers.is_empty()
+    has_held
 }
 
 /// Part of a status that changes when a rollout progresses or gets another goal.
@@ -400,7 +405,9 @@ fn progressing(
         &reasons::ROLLOUT_HALTED
     } else if plan.rollout.paused().is_some() && is_rolled_out(status, observed, plan) {
         &reasons::STEP_PAUSED
-    } else if is_rolled_out(status, observed, plan) && status.rollout_step.is_none() {
+    } else if is_rolled_out(status, observed, plan)
+        && (status.rollout_step.is_none() || observed.replicas() == 0)
+    {
         &reasons::ROLLOUT_COMPLETE
     } else if observed.spec.paused {
         &reasons::PAUSED

@@ -282,6 +282,17 @@ impl Observed {
         partition.map_or(0, |partition| kept_back(partition, self.replicas()))
     }
 
+    /// Returns whether the spec keeps Pods back from the update, even if there are too few of them.
+    #[must_use]
+    pub fn has_partition(&self) -> bool {
+        let by_partition = self.rolling_update().and_then(|r| r.by_partition.as_ref());
+        match by_partition.and_then(|by_partition| by_partition.partition.as_ref()) {
+            Some(IntOrString::Int(count)) => *count > 0,
+            Some(IntOrString::String(percentage)) => percentage != "0%",
+            None => false,
+        }
+    }
+
     /// Returns whether the rollout of a revision has been complete: every Pod in the update's scope
     /// was available. Pods that are lost or fail afterwards do not change that.
     #[must_use]
@@ -389,11 +400,8 @@ pub struct PodView {
     pub scheduled: bool,
     /// Time at which the Pod became Ready; `None` if it is not.
     pub ready: Option<Timestamp>,
-    /// Time since which the Pod is not Ready: that of its containers, if they are not. `None` if it
-    /// is Ready, or nothing is reported.
-    pub unready_since: Option<Timestamp>,
-    /// True if the containers are ready, and only the readiness gate of PodOpsLifecycle is closed.
-    pub waits_for_service: bool,
+    /// Why the Pod is not Ready; `None` if it is, or nothing is reported.
+    pub unready: Option<Unready>,
     /// Names of the PVCs that the Pod mounts.
     pub claims: BTreeSet<ClaimName>,
     /// Containers in spec order.
@@ -408,6 +416,15 @@ pub struct PodView {
     pub resize: Option<Resize>,
     /// Reason, reported by scheduler or kubelet, why the Pod does not run.
     pub not_running_reason: Option<String>,
+}
+
+/// Why a Pod is not Ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unready {
+    /// Time since which its containers are not, or else the Pod.
+    pub since: Timestamp,
+    /// True if the containers are ready, and the readiness gate of PodOpsLifecycle is closed.
+    pub waits_for_service: bool,
 }
 
 /// State of a container, as the kubelet reports it. In a list rather than in maps by name, which
@@ -559,6 +576,12 @@ impl PodView {
         self.annotation(key).and_then(|number| number.parse().ok()).unwrap_or_default()
     }
 
+    /// Returns whether the containers are ready, and the Pod is not yet or no more in service.
+    #[must_use]
+    pub fn waits_for_service(&self) -> bool {
+        self.unready.is_some_and(|unready| unready.waits_for_service)
+    }
+
     /// Time since which the Pod is in service; `None` if it is not.
     fn available_since(&self) -> Option<Timestamp> {
         let stamp = self.labels.get(well_known::SERVICE_AVAILABLE)?;
@@ -663,17 +686,23 @@ pub fn ids<'a>(pods: impl Iterator<Item = &'a PodView>) -> BTreeSet<InstanceId> 
     pods.filter_map(|pod| pod.instance).collect()
 }
 
+/// Age up to which a Pod that is observed for the first time has probably had its labels since its
+/// creation.
+const RECENT: SignedDuration = SignedDuration::from_secs(600);
+
 /// Records in `never_selected` the Pods that are observed for the first time, according to
-/// `last_pods`, with labels that the selector does not match.
+/// `last_pods`, soon after their creation, with labels that the selector does not match.
 pub fn record_never_selected(
     never_selected: &mut BTreeSet<Uid>,
     last_pods: &BTreeMap<InstanceId, Uid>,
     observed: &Observed,
+    now: Timestamp,
 ) {
     let known: BTreeSet<&Uid> = last_pods.values().collect();
     let mut unselected = BTreeSet::new();
     for pod in observed.all().filter(|pod| !observed.selects(&pod.labels)) {
-        if !known.contains(&pod.uid) || never_selected.contains(&pod.uid) {
+        let is_new = !known.contains(&pod.uid) && now.duration_since(pod.created) < RECENT;
+        if is_new || never_selected.contains(&pod.uid) {
             unselected.insert(pod.uid.clone());
         }
     }

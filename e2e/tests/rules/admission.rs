@@ -224,6 +224,12 @@ pub(crate) fn add(suite: Suite) -> Suite {
         .scenario(Lane::Beside, invalid_rules_are_rejected_with_field_and_reason)
 }
 
+fn without_replicas() -> Value {
+    let mut set = set("without", &json!({}));
+    set["spec"].as_object_mut().unwrap().remove("replicas");
+    set
+}
+
 async fn invalid_collasets_are_rejected_with_field_and_reason() {
     let plane = ControlPlane::start().await.unwrap();
     plane.kubectl(&["apply", "--server-side", "-k", &crds().display().to_string()]).await.unwrap();
@@ -289,9 +295,7 @@ async fn invalid_collasets_are_rejected_with_field_and_reason() {
     assert_eq!(good["spec"]["updateStrategy"]["podUpgradePolicy"], "InPlaceIfPossible");
     assert_eq!(good["spec"]["updateStrategy"]["rollingUpdate"], json!({ "byPartition": {} }));
     assert_eq!(good["spec"]["historyLimit"], 20);
-    let mut without_replicas = set("without", &json!({}));
-    without_replicas["spec"].as_object_mut().unwrap().remove("replicas");
-    let without = serde_json::from_value(without_replicas).unwrap();
+    let without = serde_json::from_value(without_replicas()).unwrap();
     let without = sets.create(&PostParams::default(), &without).await.unwrap().data;
     assert_eq!(without["spec"]["replicas"], 1, "an autoscaler needs a number");
 

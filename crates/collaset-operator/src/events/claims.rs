@@ -32,18 +32,15 @@ pub(super) fn events(observed: &Observed, plan: &Plan) -> Vec<ObjectEvent> {
         by_fate.entry(fate).or_default().push(described(observed, name));
     };
     for action in &plan.actions {
-        match action {
-            Action::Claim { name, change } => {
-                if let Some((reason, text)) = fate(change) {
-                    add(name, reason, text);
-                }
-            }
-            Action::Set(SetChange::RemoveFinalizer) => {
-                for name in deleted_with_set(observed) {
-                    add(name, &reasons::CLAIM_DELETED, DELETED_WITH_SET.to_owned());
-                }
-            }
-            _ => {}
+        if let Action::Claim { name, change } = action
+            && let Some((reason, text)) = fate(change)
+        {
+            add(name, reason, text);
+        }
+    }
+    if plan.actions.contains(&Action::Set(SetChange::RemoveFinalizer)) {
+        for name in deleted_with_set(observed) {
+            add(name, &reasons::CLAIM_DELETED, DELETED_WITH_SET.to_owned());
         }
     }
     let reasons = [&reasons::CLAIM_DELETED, &reasons::CLAIM_RELEASED, &reasons::CLAIM_GROWING];
@@ -80,6 +77,9 @@ fn fate(change: &ClaimChange) -> Option<(&'static EventReason, String)> {
             DisownReason::PodExcluded => kept("the Pod is excluded"),
             DisownReason::PodReleased => kept("spec.selector does not match the Pod any more"),
             DisownReason::PodReplaced => kept("a Pod of another instance replaces its Pod"),
+            DisownReason::AnotherMounted => {
+                kept("the Pod of the instance uses another one of the claim template")
+            }
             DisownReason::TemplateRemoved => kept("no revision has its claim template"),
         }),
         ClaimChange::Grow { storage } => {

@@ -147,6 +147,8 @@ pub enum DisownReason {
     PodReleased,
     /// The PVC's Pod was replaced by one of another instance, or was to replace one.
     PodReplaced,
+    /// The Pod of the instance mounts another PVC of the claim template.
+    AnotherMounted,
     /// No revision of the CollaSet has the claim template.
     TemplateRemoved,
 }

@@ -31,7 +31,7 @@ use crate::{
     },
     template::resources::Resources,
     view::{
-        ClaimView, Container, ContainerReport, PodView, Resize, RevisionView, instance_id,
+        ClaimView, Container, ContainerReport, PodView, Resize, RevisionView, Unready, instance_id,
         revision_name, template_in_name,
     },
 };
@@ -412,8 +412,7 @@ impl SlimPod {
             terminal: is_terminal(self.status.phase.as_deref()),
             scheduled: self.spec.node_name.is_some(),
             ready: self.ready_since(),
-            unready_since: self.unready_since(),
-            waits_for_service: self.waits_for_service(),
+            unready: self.unready(),
             claims: mounted_claims(&self.spec),
             containers: self.spec.containers.iter().map(SlimContainer::view).collect(),
             generation: metadata.generation.unwrap_or_default(),
@@ -443,18 +442,17 @@ impl SlimPod {
         Some(ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0))
     }
 
-    /// Time since which the Pod is not Ready; see [`PodView::unready_since`].
-    fn unready_since(&self) -> Option<Timestamp> {
-        let is_false = |condition: &&Condition| condition.status == "False";
-        let containers = self.condition("ContainersReady").filter(is_false);
-        let unready = containers.or_else(|| self.condition("Ready").filter(is_false))?;
-        unready.last_transition_time.as_ref().map(|time| time.0)
-    }
-
-    /// Returns whether only the readiness gate of PodOpsLifecycle is closed.
-    fn waits_for_service(&self) -> bool {
-        let is_true = |type_| self.condition(type_).is_some_and(|c| c.status == "True");
-        is_true("ContainersReady") && !is_true(well_known::SERVICE_READY)
+    fn unready(&self) -> Option<Unready> {
+        let with_status =
+            |type_, status: &str| self.condition(type_).filter(|c| c.status == status);
+        let containers = with_status("ContainersReady", "False");
+        let unready = containers.or_else(|| with_status("Ready", "False"))?;
+        let are_containers_ready = with_status("ContainersReady", "True").is_some();
+        let is_gate_open = with_status(well_known::SERVICE_READY, "True").is_some();
+        Some(Unready {
+            since: unready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0),
+            waits_for_service: are_containers_ready && !is_gate_open,
+        })
     }
 
     fn condition(&self, type_: &str) -> Option<&Condition> {
@@ -668,11 +666,11 @@ mod tests {
                 json!({ "metadata": { "name": "web-1" }, "status": { "conditions": conditions } });
             let mut pod: SlimPod = serde_json::from_value(pod).unwrap();
             trim_pod(&mut pod);
-            let second = |at: Timestamp| at.as_second() % 60;
-            (pod.view.waits_for_service, pod.view.unready_since.map(second))
+            let unready = pod.view.unready.unwrap();
+            (unready.waits_for_service, unready.since.as_second() % 60)
         };
-        assert_eq!(view("True", "False"), (true, Some(1)));
-        assert_eq!(view("False", "False"), (false, Some(2)));
-        assert_eq!(view("True", "True"), (false, Some(1)), "a gate of others is closed");
+        assert_eq!(view("True", "False"), (true, 1));
+        assert_eq!(view("False", "False"), (false, 2));
+        assert_eq!(view("True", "True"), (false, 1), "a gate of others is closed");
     }
 }

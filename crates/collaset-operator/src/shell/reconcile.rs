@@ -171,7 +171,7 @@ impl CollaSetController {
         memory: &mut SetMemory,
     ) -> Result<Observed, ReconcileError> {
         let mut observed = observe(set, &self.watches.caches);
-        memory.add_to(&mut observed);
+        memory.add_to(&mut observed, clock::now());
         observed.default_max_unavailable.clone_from(&self.default_max_unavailable);
         observed.can_resize = self.resize.is_served().await.map_err(Cause::Discovery)?;
         Ok(observed)

@@ -86,8 +86,9 @@ impl World {
         let set: CollaSet = serde_json::from_value(set.clone()).unwrap();
         let caches = caches(&self.cluster);
         let mut observed = observe(&set, &caches);
+        let now = self.time();
         let operator = &mut self.operator;
-        record_never_selected(&mut operator.never_selected, &operator.last_pods, &observed);
+        record_never_selected(&mut operator.never_selected, &operator.last_pods, &observed, now);
         observed.never_selected.clone_from(&operator.never_selected);
         record_last_pods(&mut self.operator.last_pods, observed.all());
         observed.last_pods.clone_from(&self.operator.last_pods);
@@ -246,8 +247,8 @@ impl World {
         }
         let is_promoted = reported.current_revision != pending.observed.status.current_revision
             && !pending.observed.status.current_revision.is_empty();
-        let is_of_some = pending.observed.is_by_label() || partition(pending) > 0;
-        let is_kept = pending.observed.replicas() == 0 || is_of_some;
+        let is_kept = pending.observed.replicas() == 0
+            || !pending.observed.is_by_label() && partition(pending) > 0;
         let is_rejected = !pending.observed.rejected_creates.is_empty();
         assert!(!is_promoted || !is_kept || is_rejected, "promoted: {}", pending.plan);
         if is_true("Ready") && reported.replicas > 0 {
@@ -288,7 +289,7 @@ impl World {
                 self.assert_claim_needed(before, name);
             }
             ("persistentvolumeclaims", Write::Delete { .. }) => {
-                self.assert_claim_deletable(before, pending, name);
+                assert_claim_deletable(before, pending, name);
             }
             _ => {}
         }
@@ -361,24 +362,6 @@ impl World {
         );
     }
 
-    /// A claim is deleted only if its instance was scaled in, and the policy is Delete.
-    fn assert_claim_deletable(&self, before: &World, pending: &PendingPlan, name: &str) {
-        let mounting = before.live().into_iter().find(|pod| pod.mounts().iter().any(|c| c == name));
-        assert!(mounting.is_none(), "{name} was deleted while mounted: {}", pending.plan);
-        let policy = pending.observed.claim_retention().when_scaled;
-        assert_eq!(policy, Retention::Delete, "{name} was deleted: {}", pending.plan);
-        let Some(claim) = before.cluster.get("persistentvolumeclaims", name) else { return };
-        let id = claim["metadata"]["labels"][well_known::INSTANCE_ID].as_str().unwrap();
-        let id: i64 = id.parse().unwrap();
-        let planned_on = pending.observed.instance_entries();
-        let entry = planned_on.iter().find(|entry| entry.id.0 == id).map(|entry| &entry.data);
-        let has = |key| entry.is_some_and(|data| data.contains_key(key));
-        let is_surplus = planned_on.len() > pending.observed.replicas();
-        let is_scaled_in =
-            has(context::SCALE_IN) || is_surplus && !has(context::REPLACE_NEW_POD_ID);
-        assert!(is_scaled_in, "{name} was deleted: {}", pending.plan);
-    }
-
     /// No Pod is created that mounts a claim which another Pod mounts, as far as it was observed.
     fn assert_claims_unused(&self, new: &Pod, pending: &PendingPlan) {
         let was_observed = |pod: &&Pod| pending.pods.iter().any(|known| known.name() == pod.name());
@@ -411,6 +394,23 @@ impl World {
             self.operator.last_plan
         );
     }
+}
+
+/// A claim is deleted only if its instance was scaled in, and the policy is Delete.
+fn assert_claim_deletable(before: &World, pending: &PendingPlan, name: &str) {
+    let mounting = before.live().into_iter().find(|pod| pod.mounts().iter().any(|c| c == name));
+    assert!(mounting.is_none(), "{name} was deleted while mounted: {}", pending.plan);
+    let policy = pending.observed.claim_retention().when_scaled;
+    assert_eq!(policy, Retention::Delete, "{name} was deleted: {}", pending.plan);
+    let Some(claim) = before.cluster.get("persistentvolumeclaims", name) else { return };
+    let id = claim["metadata"]["labels"][well_known::INSTANCE_ID].as_str().unwrap();
+    let id: i64 = id.parse().unwrap();
+    let planned_on = pending.observed.instance_entries();
+    let entry = planned_on.iter().find(|entry| entry.id.0 == id).map(|entry| &entry.data);
+    let has = |key| entry.is_some_and(|data| data.contains_key(key));
+    let is_surplus = planned_on.len() > pending.observed.replicas();
+    let is_scaled_in = has(context::SCALE_IN) || is_surplus && !has(context::REPLACE_NEW_POD_ID);
+    assert!(is_scaled_in, "{name} was deleted: {}", pending.plan);
 }
 
 /// No Pod of a revision is created whose rollout was stopped, unless there is no other revision.

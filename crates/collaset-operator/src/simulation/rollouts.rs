@@ -227,20 +227,8 @@ impl World {
             Event::Crash(after) => self.apply_plan(*after),
             Event::Tick => self.now += 1,
             Event::Later => self.now += DEADLINE + 1,
-            Event::Rounds => {
-                for _ in 0..ROUNDS {
-                    self.observe_and_plan();
-                    self.apply_plan(usize::MAX);
-                    self.lifecycle();
-                    self.kubelet();
-                    self.now += 1;
-                }
-            }
-            Event::Break(n) => {
-                if let Some(pod) = self.pod_at(*n).filter(Pod::is_live) {
-                    self.break_container(&pod);
-                }
-            }
+            Event::Rounds => self.run_rounds(ROUNDS),
+            Event::Break(n) => self.break_container(*n),
             Event::Kubelet(n) | Event::Lifecycle(n) | Event::RestartByJob(n) => {
                 if let Some(pod) = self.pod_at(*n) {
                     self.operate_on(event, &pod);
@@ -251,12 +239,7 @@ impl World {
                     self.change_pod(&pod, event);
                 }
             }
-            Event::DeleteClaim(n) => {
-                if let Some(claim) = self.claims().get(*n) {
-                    let name = claim["metadata"]["name"].as_str().unwrap();
-                    self.cluster.delete("persistentvolumeclaims", name);
-                }
-            }
+            Event::DeleteClaim(n) => self.delete_claim(*n),
             Event::Scale(replicas) => self.edit(json!({ "replicas": replicas })),
             Event::Template(n) => self.edit(json!({ "template": template(TEMPLATES[*n]) })),
             Event::Partition(partition) => {
@@ -297,6 +280,13 @@ impl World {
             }
             Event::FailureAction(_) => {}
             Event::Decoration(event) => self.apply_decoration_event(*event),
+        }
+    }
+
+    fn delete_claim(&mut self, index: usize) {
+        if let Some(claim) = self.claims().get(index) {
+            let name = claim["metadata"]["name"].as_str().unwrap();
+            self.cluster.delete("persistentvolumeclaims", name);
         }
     }
 
@@ -386,7 +376,8 @@ impl World {
     }
 
     /// Lets the containers of a Pod crash.
-    fn break_container(&mut self, pod: &Pod) {
+    fn break_container(&mut self, index: usize) {
+        let Some(pod) = self.pod_at(index).filter(Pod::is_live) else { return };
         let since = Timestamp::from_second(self.now).unwrap().to_string();
         self.cluster.change("pods", pod.name(), |pod| {
             let Some(statuses) = pod["status"]["containerStatuses"].as_array_mut() else { return };

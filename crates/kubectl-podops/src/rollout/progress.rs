@@ -60,7 +60,8 @@ fn causes(status: &CollaSetStatus) -> String {
     let waiting = status.waiting.iter().max_by_key(|group| group.count);
     let waiting =
         waiting.map(|group| format!("{} Pods, {}: {}", group.count, group.phase, group.reason));
-    [degraded, waiting].into_iter().flatten().map(|cause| format!("; {cause}")).collect()
+    let causes: Vec<String> = [degraded, waiting].into_iter().flatten().collect();
+    if causes.is_empty() { String::new() } else { format!("; {}", causes.join("; ")) }
 }
 
 #[cfg(test)]

@@ -84,14 +84,15 @@ impl Failures {
                 Failure::None => {}
             }
         }
-        let was_halted = *observed.status.halted_revision == **updated;
+        let is_first_revision = revisions.current == *updated;
+        // Nothing keeps the first revision from going on once its Pods recover.
+        let was_halted = *observed.status.halted_revision == **updated && !is_first_revision;
         let is_halted = was_halted || failed.len() >= failures.threshold;
         failures.failed = Some(failed);
         let is_resumed = observed.resumed_revision.as_ref() == Some(updated);
         let is_judged = !observed.is_rolled_out(updated);
         if is_judged && is_halted && !is_resumed && *action != FailureAction::Continue {
             failures.halted = Some(updated.clone());
-            let is_first_revision = revisions.current == *updated;
             failures.response = match action {
                 FailureAction::Rollback if !is_first_revision => Response::Rollback,
                 FailureAction::Rollback | FailureAction::Halt => Response::Halt,
@@ -161,10 +162,10 @@ pub fn is_held(observed: &Observed, pod: &PodView, now: Timestamp) -> bool {
     }
     let has = |kind: LabelKind| pod.labels.contains_key(&kind.key(COLLASET));
     if !pod.is_during(OwnOperation::Update) {
-        return lifecycle::is_operated_on(&pod.labels) || pod.waits_for_service;
+        return lifecycle::is_operated_on(&pod.labels) || pod.waits_for_service();
     }
     if [LabelKind::Operated, LabelKind::PostCheck, LabelKind::Completing].into_iter().any(has) {
-        return pod.waits_for_service;
+        return pod.waits_for_service();
     }
     match pod.allowed_since(OwnOperation::Update) {
         None => has(LabelKind::PreCheck) || has(LabelKind::Preparing),
@@ -184,6 +185,7 @@ fn unavailable_since(observed: &Observed, pod: &PodView) -> Timestamp {
     let permitted = pod.labels.get(&LabelKind::Operate.key(COLLASET)).and_then(|text| time(text));
     let permitted = permitted
         .map(|time| time.checked_add(SignedDuration::from_secs(i64::from(delay))).unwrap_or(time));
-    let times = [Some(pod.created), applied.or(permitted), pod.unready_since];
+    let times =
+        [Some(pod.created), applied.or(permitted), pod.unready.map(|unready| unready.since)];
     times.into_iter().flatten().max().unwrap_or(pod.created)
 }

@@ -61,8 +61,10 @@ pub(in crate::plan) fn is_finished(pod: &PodView, last: &LastPodStatus) -> bool 
     }
     pod.containers.iter().all(|container| {
         let state = last.container_states.get(&container.name);
-        // Whatever the image is now: a webhook or another controller may have rewritten it.
-        state.is_none_or(|state| has_rerun(pod, container, state))
+        // A webhook or another controller may have rewritten the image, also to that of before.
+        state.is_none_or(|state| {
+            container.image == state.last_image || has_rerun(pod, container, state)
+        })
     })
 }
 

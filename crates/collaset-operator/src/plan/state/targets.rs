@@ -73,7 +73,9 @@ impl Targets {
             let target = if is_next && facts.failures.forbids(updated, current) {
                 current.clone()
             } else if observed.spec.paused && is_next {
-                if instances.is_new(id) { current.clone() } else { revision }
+                // Its Pod may have been deleted for an update that had begun before.
+                let recorded = instances.revision(id).filter(|_| !instances.is_new(id));
+                recorded.unwrap_or_else(|| current.clone())
             } else if scope.contains(&id) {
                 updated.clone()
             } else if pod.is_none() && instances.is_new(id) {
@@ -85,8 +87,12 @@ impl Targets {
             } else {
                 revision
             };
-            // While updates are paused, a Pod that is lost comes back as it was.
-            let next = pod.filter(|_| observed.spec.paused).map_or(&target, |pod| &pod.revision);
+            // While updates are paused, a Pod that is lost comes back as it was, unless its update
+            // has begun.
+            let is_kept = |pod: &&&PodView| {
+                observed.spec.paused && !is_next && !pod.is_during(OwnOperation::Update)
+            };
+            let next = pod.filter(is_kept).map_or(&target, |pod| &pod.revision);
             if facts.revisions.has(next) || *next == *updated {
                 instances.set_revision(id, next);
             }

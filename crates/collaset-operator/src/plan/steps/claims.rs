@@ -18,10 +18,11 @@ use crate::{
         planner::Planner,
         state::{
             claims::needed_claims,
+            counted::is_exclusion_requested,
             instance_ids::{Instances, RemovalReason},
         },
     },
-    view::{Observed, PodView, instance_id},
+    view::{ClaimView, Observed, PodView, instance_id},
 };
 
 /// Creates the missing PVCs of an instance's next Pod; returns whether all exist already.
@@ -94,8 +95,15 @@ pub(in crate::plan) fn plan(planner: &mut Planner<'_>, instances: &Instances) {
         }
     }
     restore_instance_ids(planner);
+    take_back(planner);
     grow(planner);
     let mounted: BTreeSet<&ClaimName> = observed.active().flat_map(|pod| &pod.claims).collect();
+    let in_use: BTreeSet<InstanceTemplate<'_>> = observed
+        .active()
+        .filter(|pod| !pod.deleting && !pod.terminal)
+        .flat_map(|pod| observed.claims_named(&pod.claims))
+        .filter_map(InstanceTemplate::of)
+        .collect();
     let templates = template_names(observed);
     for claim in observed.claims.values() {
         if claim.deleting || claim.orphan || mounted.contains(&claim.name) {
@@ -111,12 +119,49 @@ pub(in crate::plan) fn plan(planner: &mut Planner<'_>, instances: &Instances) {
             Some(RemovalReason::Replaced) => {
                 Some(ClaimChange::Disown { reason: DisownReason::PodReplaced })
             }
+            // An earlier release made another one for a changed template.
+            None if InstanceTemplate::of(claim).is_some_and(|of| in_use.contains(&of)) => {
+                Some(ClaimChange::Disown { reason: DisownReason::AnotherMounted })
+            }
             None if is_template_removed => {
                 Some(ClaimChange::Disown { reason: DisownReason::TemplateRemoved })
             }
             None => None,
         };
         if let Some(change) = change {
+            planner.add(Action::Claim { name: claim.name.clone(), change });
+        }
+    }
+}
+
+/// Instance and claim template, of which there is one PVC.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct InstanceTemplate<'a> {
+    instance: InstanceId,
+    template: &'a str,
+}
+
+impl<'a> InstanceTemplate<'a> {
+    fn of(claim: &'a ClaimView) -> Option<Self> {
+        Some(Self { instance: claim.instance?, template: claim.template.as_deref()? })
+    }
+}
+
+/// Takes back the PVCs of Pods that were to leave and have not: their labels match again, or their
+/// exclusion was withdrawn, before they were released as well.
+fn take_back(planner: &mut Planner<'_>) {
+    let observed = planner.observed;
+    let staying = observed.active().filter(|pod| {
+        !pod.deleting
+            && observed.selects(&pod.labels)
+            && !is_exclusion_requested(observed, pod)
+            && !planner.released.contains(&pod.name)
+    });
+    let staying: Vec<&PodView> = staying.collect();
+    for pod in staying {
+        let Some(instance) = pod.instance else { continue };
+        for claim in observed.claims_named(&pod.claims).filter(|claim| claim.is_released()) {
+            let change = ClaimChange::Include { instance };
             planner.add(Action::Claim { name: claim.name.clone(), change });
         }
     }

@@ -19,7 +19,7 @@ use crate::{
         },
     },
     reasons,
-    view::{Observed, PodView, ids},
+    view::{ClaimView, Observed, PodView, ids},
 };
 
 /// Plans membership changes.
@@ -117,8 +117,14 @@ fn release(planner: &mut Planner<'_>, instances: &mut Instances) {
         if observed.selects(&pod.labels) {
             continue;
         }
-        if observed.never_selected.contains(&pod.uid) {
+        // The operator may have stopped before it released the Pod as well.
+        let has_begun = observed.claims_named(&pod.claims).any(ClaimView::is_released);
+        if observed.never_selected.contains(&pod.uid) && !has_begun {
             planner.block(never_selected(pod));
+            continue;
+        }
+        if observed.has_persistent_names() {
+            planner.block(exclude_not_possible(pod));
             continue;
         }
         planner.change_pod(pod, PodChange::Release);
@@ -268,7 +274,7 @@ fn exclude_not_possible(pod: &PodView) -> Blocker {
     Blocker::scaling(
         &reasons::EXCLUDE_NOT_POSSIBLE,
         format!(
-            "{}: cannot be excluded with podNamingSuffixPolicy PersistentSequence, because its successor needs the same name",
+            "{}: cannot leave the CollaSet with podNamingSuffixPolicy PersistentSequence, because its successor needs the same name",
             pod.name
         ),
     )

@@ -88,6 +88,7 @@ pub(in crate::plan) fn begin(
         || planner.to_scale_in.contains(&origin.name)
         || origin.is_during(OwnOperation::ScaleIn)
         || !planner.revisions.has(&revision)
+        || planner.plan.failures.forbids(&revision, &planner.revisions.current)
         || planner.capacity_left() == 0
         || planner.has_action(origin);
     let Some(origin_id) = origin.instance.filter(|_| !is_blocked) else { return };
@@ -107,11 +108,12 @@ pub(in crate::plan) fn begin(
 }
 
 /// Returns the revision of a Pod's replacement: its own, unless an update requested the
-/// replacement; the current one in place of one whose rollout was stopped.
+/// replacement; the current one in place of its own, if the rollout of that was stopped.
 fn replacement_revision(planner: &Planner<'_>, origin: &PodView) -> RevisionName {
-    let requested = origin.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
-    let revision =
-        requested.map_or_else(|| origin.revision.clone(), |revision| revision.as_str().into());
+    if let Some(requested) = origin.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE) {
+        return requested.as_str().into();
+    }
     let current = &planner.revisions.current;
-    if planner.plan.failures.forbids(&revision, current) { current.clone() } else { revision }
+    let is_stopped = planner.plan.failures.forbids(&origin.revision, current);
+    if is_stopped { current.clone() } else { origin.revision.clone() }
 }

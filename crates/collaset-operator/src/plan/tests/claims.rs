@@ -174,7 +174,7 @@ fn a_changed_claim_template_keeps_the_claims() {
         check(updated, "");
         // Of two that an earlier release made, the one that the Pod mounts is used.
         let both = claimed(1, "0 v2 ready", "0 100m, 0 200m", true);
-        check(both.clone(), "");
+        check(both.clone(), "disown 0-100m");
         let needed = needed_claims(&both, InstanceId(0), &"v1".into());
         assert_eq!(needed[0].claim.unwrap().name, ClaimName::from("0-200m"));
     }
@@ -296,4 +296,20 @@ fn a_claim_is_used_by_one_pod_at_a_time() {
     pod.claims.insert("0-100m".into());
     failed.pods.insert(pod.name.clone(), Arc::new(pod));
     check_claims(&failed, "create 0 v1");
+}
+
+#[test]
+fn a_pod_that_stays_takes_its_claims_back() {
+    let withdrawn = || {
+        let mut observed = claimed(1, "0 v1 ready", "0 100m orphaned", false);
+        let pod = observed.pods.values_mut().map(Arc::make_mut).next().unwrap();
+        pod.claims.insert("0-100m".into());
+        observed
+    };
+    check_claims(&withdrawn(), "include 0-100m as 0");
+    let mut leaving = withdrawn();
+    leaving.never_selected = [leaving.pods.values().next().unwrap().uid.clone()].into();
+    let pod = leaving.pods.values_mut().map(Arc::make_mut).next().unwrap();
+    pod.labels.insert("app".to_owned(), "other".to_owned());
+    assert!(action_text(&leaving).starts_with("release web-0"), "{}", action_text(&leaving));
 }

@@ -3,6 +3,7 @@
 use podops_api::collaset::{FailureAction, FailurePolicy};
 
 use super::*;
+use crate::view::Unready;
 
 /// A rollout from v1 to v2 whose first Pods cannot pull their image, and whose failure policy is
 /// this.
@@ -135,6 +136,14 @@ fn what_happens_after_a_rollout_is_no_failure_of_it() {
     assert_eq!(halted(&complete), None);
 }
 
+fn set_unready(pod: &mut PodView, since: Timestamp) {
+    pod.unready = Some(Unready { since, waits_for_service: false });
+}
+
+fn wait_for_service(pod: &mut PodView) {
+    pod.unready = Some(Unready { since: Timestamp::UNIX_EPOCH, waits_for_service: true });
+}
+
 #[test]
 fn only_time_of_the_revision_counts_for_the_deadline() {
     let at = |second: i64| Timestamp::from_second(second).unwrap();
@@ -147,18 +156,18 @@ fn only_time_of_the_revision_counts_for_the_deadline() {
     // Created at 0, the deadline of 60 s has passed.
     assert_eq!(until_failed(&slow), (true, None));
     let pod = pod_mut(&mut slow, "web-0");
-    pod.unready_since = Some(at(90));
+    set_unready(pod, at(90));
     assert_eq!(until_failed(&slow), (false, Some(50)), "it was available before");
     let pod = pod_mut(&mut slow, "web-0");
-    pod.unready_since = Some(at(0));
+    set_unready(pod, at(0));
     pod.annotations = Some([(well_known::APPLIED_AT.to_owned(), stamp(70))].into());
     assert_eq!(until_failed(&slow), (false, Some(30)), "it was updated in place");
     let pod = pod_mut(&mut slow, "web-0");
     pod.annotations = None;
-    pod.waits_for_service = true;
+    pod.unready.as_mut().unwrap().waits_for_service = true;
     assert_eq!(until_failed(&slow), (false, None), "it waits for traffic");
     let pod = pod_mut(&mut slow, "web-0");
-    pod.waits_for_service = false;
+    set_unready(pod, at(0));
     let labels = [(LabelKind::Operating, 1), (LabelKind::Operate, 95)];
     pod.labels.extend(labels.map(|(kind, second)| (kind.key("collaset"), stamp(second))));
     pod.labels.insert(LabelKind::OperationType.key("collaset"), "update".to_owned());
@@ -222,10 +231,35 @@ fn time_that_the_spec_asks_for_does_not_count() {
     assert_ne!(progressing(&mut checked), exceeded, "a rule");
     let mut attached = observed(1, "0 v2 ", to_v2);
     assert_eq!(progressing(&mut attached.clone()), exceeded);
-    pod_mut(&mut attached, "web-0").waits_for_service = true;
+    wait_for_service(pod_mut(&mut attached, "web-0"));
     assert_ne!(progressing(&mut attached), exceeded, "traffic");
     // Another Pod fails meanwhile.
     let mut both = observed(2, "0 v2, 1 v2", to_v2);
-    pod_mut(&mut both, "web-0").waits_for_service = true;
+    wait_for_service(pod_mut(&mut both, "web-0"));
     assert_eq!(progressing(&mut both), exceeded);
+}
+
+#[test]
+fn the_first_rollout_goes_on_once_its_pods_recover() {
+    let mut first = failing("0 v2, 1 v2 ready available", &["web-0"], FailureAction::Halt);
+    first.status.current_revision = "v2".to_owned();
+    first.status.rolled_out_revision = Some(String::new());
+    let halted =
+        |observed: &Observed| plan(observed, Timestamp::from_second(100).unwrap()).failures.halted;
+    assert_eq!(halted(&first), Some("v2".into()));
+    first.status.halted_revision = "v2".to_owned();
+    pod_mut(&mut first, "web-0").not_running_reason = None;
+    assert_eq!(halted(&first), None);
+}
+
+#[test]
+fn a_halt_leaves_a_replacement_of_an_update_alone() {
+    let pods = "0 v1 ready available to-replace for=v2 by=2, 2 v2 of=0, 1 v1 ready available";
+    let mut halted = failing(pods, &["web-2"], FailureAction::Halt);
+    halted.spec.update_strategy.pod_upgrade_policy = PodUpgradePolicy::Replace;
+    halted.spec.replicas = Some(2);
+    assert_eq!(action_text(&halted), "", "the original serves");
+    halted.status.halted_revision = "v2".to_owned();
+    halted.pods.remove(&PodName::from("web-2"));
+    assert!(!action_text(&halted).contains("replace"), "{}", action_text(&halted));
 }

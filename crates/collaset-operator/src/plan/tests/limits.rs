@@ -77,3 +77,23 @@ fn default_max_unavailable_limits_sets_without_their_own() {
     with_own.default_max_unavailable = by_default.default_max_unavailable;
     assert_eq!(action_text(&with_own).matches("begin update").count(), 3);
 }
+
+#[test]
+fn a_percentage_that_updates_all_of_few_pods_promotes_nothing() {
+    let partition = |percentage: &str| {
+        let mut observed = observed(1, "0 v2 ready available", |spec| {
+            to_v2(spec);
+            let partition = Some(IntOrString::String(percentage.to_owned()));
+            spec.update_strategy.rolling_update = Some(RollingUpdate {
+                by_partition: Some(ByPartition { partition }),
+                ..RollingUpdate::default()
+            });
+        });
+        observed.generation = 1;
+        let now = Timestamp::from_second(100).unwrap();
+        let report = crate::status::status(&observed, &plan(&observed, now), &[], now);
+        report.status.current_revision
+    };
+    assert_eq!(partition("50%"), "v1");
+    assert_eq!(partition("0%"), "v2");
+}
