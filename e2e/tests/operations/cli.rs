@@ -233,7 +233,11 @@ async fn rollout_situations(cluster: &TestCluster) -> Vec<Situation> {
     cluster.patch("paused", json!({ "paused": true })).await.unwrap();
     cluster.set_image("paused", "nginx:2").await.unwrap();
     let steps = rolling(&json!({ "steps": [{ "partition": 1, "pause": {} }] }));
-    let stepped = update(cluster, "steps", 1, &steps).await;
+    let stepped = create(cluster, "steps", 2, &steps).await;
+    // The other Pod is updated first.
+    let priority = json!({ "annotations": { well_known::UPDATE_PRIORITY: "-1" } });
+    cluster.patch_pod_metadata(stepped.strip_prefix("pod/").unwrap(), priority).await.unwrap();
+    cluster.set_image("steps", "nginx:2").await.unwrap();
     let policy = json!({ "progressDeadlineSeconds": 60, "updateStrategy": { "rollingUpdate": {
         "maxUnavailable": 1, "failurePolicy": { "failureThreshold": 1 } } } });
     create(cluster, "halted", 2, &policy).await;

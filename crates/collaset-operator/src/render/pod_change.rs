@@ -163,8 +163,11 @@ fn finish(pod: &PodView) -> Change {
     if pod.has_label(well_known::UPDATE_INCLUDED) {
         changes.insert(well_known::UPDATE_INCLUDED.to_owned(), None);
     }
-    let patch = preconditions(pod, &[LabelKind::Operating]).change_labels(&changes);
-    let has_last_status = pod.annotation(well_known::LAST_POD_STATUS).is_some();
-    let annotation = ["metadata", "annotations", well_known::LAST_POD_STATUS];
-    if has_last_status { patch.remove(&annotation) } else { patch }.build()
+    let mut patch = preconditions(pod, &[LabelKind::Operating]).change_labels(&changes);
+    for key in [well_known::LAST_POD_STATUS, well_known::APPLIED_AT] {
+        if pod.annotation(key).is_some() {
+            patch = patch.remove(&["metadata", "annotations", key]);
+        }
+    }
+    patch.build()
 }
