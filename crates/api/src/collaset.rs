@@ -4,7 +4,10 @@ use k8s_openapi::apimachinery::pkg::{
     apis::meta::v1::{LabelSelector, Time},
     util::intstr::IntOrString,
 };
-use kube::{CustomResource, KubeSchema};
+use kube::{
+    CustomResource, KubeSchema,
+    core::{Message, Reason, Rule},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -92,20 +95,13 @@ pub const HISTORY_LIMIT: i32 = 20;
     .message("spec.template.metadata.labels: labels is required").reason(Reason::FieldValueInvalid))]
 #[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, self.volumeClaimTemplates.exists_one(u, u.metadata.name == t.metadata.name))")
     .message("spec.volumeClaimTemplates: names should be unique").reason(Reason::FieldValueInvalid))]
-#[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || !has(oldSelf.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, oldSelf.volumeClaimTemplates.all(o, o.metadata.name != t.metadata.name || (has(o.spec.accessModes) ? o.spec.accessModes : []) == (has(t.spec.accessModes) ? t.spec.accessModes : [])))")
-    .message("spec.volumeClaimTemplates: spec.accessModes of a claim template is immutable, because it cannot be changed for the PersistentVolumeClaims that exist; use a claim template with another name").field_path(".volumeClaimTemplates").reason(Reason::FieldValueForbidden))]
-#[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || !has(oldSelf.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, oldSelf.volumeClaimTemplates.all(o, o.metadata.name != t.metadata.name || has(o.spec.storageClassName) == has(t.spec.storageClassName) && (!has(o.spec.storageClassName) || o.spec.storageClassName == t.spec.storageClassName)))")
-    .message("spec.volumeClaimTemplates: spec.storageClassName of a claim template is immutable, because it cannot be changed for the PersistentVolumeClaims that exist; use a claim template with another name").field_path(".volumeClaimTemplates").reason(Reason::FieldValueForbidden))]
-#[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || !has(oldSelf.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, oldSelf.volumeClaimTemplates.all(o, o.metadata.name != t.metadata.name || (has(o.spec.volumeName) ? o.spec.volumeName : '') == (has(t.spec.volumeName) ? t.spec.volumeName : '')))")
-    .message("spec.volumeClaimTemplates: spec.volumeName of a claim template is immutable, because it cannot be changed for the PersistentVolumeClaims that exist; use a claim template with another name").field_path(".volumeClaimTemplates").reason(Reason::FieldValueForbidden))]
-#[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || !has(oldSelf.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, oldSelf.volumeClaimTemplates.all(o, o.metadata.name != t.metadata.name || (has(o.spec.volumeMode) ? o.spec.volumeMode : 'Filesystem') == (has(t.spec.volumeMode) ? t.spec.volumeMode : 'Filesystem')))")
-    .message("spec.volumeClaimTemplates: spec.volumeMode of a claim template is immutable, because it cannot be changed for the PersistentVolumeClaims that exist; use a claim template with another name").field_path(".volumeClaimTemplates").reason(Reason::FieldValueForbidden))]
-#[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || !has(oldSelf.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, oldSelf.volumeClaimTemplates.all(o, o.metadata.name != t.metadata.name || has(o.spec.selector) == has(t.spec.selector) && (!has(o.spec.selector) || o.spec.selector == t.spec.selector)))")
-    .message("spec.volumeClaimTemplates: spec.selector of a claim template is immutable, because it cannot be changed for the PersistentVolumeClaims that exist; use a claim template with another name").field_path(".volumeClaimTemplates").reason(Reason::FieldValueForbidden))]
-#[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || !has(oldSelf.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, oldSelf.volumeClaimTemplates.all(o, o.metadata.name != t.metadata.name || has(o.spec.dataSource) == has(t.spec.dataSource) && (!has(o.spec.dataSource) || o.spec.dataSource == t.spec.dataSource)))")
-    .message("spec.volumeClaimTemplates: spec.dataSource of a claim template is immutable, because it cannot be changed for the PersistentVolumeClaims that exist; use a claim template with another name").field_path(".volumeClaimTemplates").reason(Reason::FieldValueForbidden))]
-#[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || !has(oldSelf.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, oldSelf.volumeClaimTemplates.all(o, o.metadata.name != t.metadata.name || has(o.spec.dataSourceRef) == has(t.spec.dataSourceRef) && (!has(o.spec.dataSourceRef) || o.spec.dataSourceRef == t.spec.dataSourceRef)))")
-    .message("spec.volumeClaimTemplates: spec.dataSourceRef of a claim template is immutable, because it cannot be changed for the PersistentVolumeClaims that exist; use a claim template with another name").field_path(".volumeClaimTemplates").reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = immutable_in_claims("accessModes", Some("[]")))]
+#[x_kube(validation = immutable_in_claims("storageClassName", None))]
+#[x_kube(validation = immutable_in_claims("volumeName", Some("''")))]
+#[x_kube(validation = immutable_in_claims("volumeMode", Some("'Filesystem'")))]
+#[x_kube(validation = immutable_in_claims("selector", None))]
+#[x_kube(validation = immutable_in_claims("dataSource", None))]
+#[x_kube(validation = immutable_in_claims("dataSourceRef", None))]
 #[x_kube(validation = Rule::new("!has(self.progressDeadlineSeconds) || self.progressDeadlineSeconds > (has(self.minReadySeconds) ? self.minReadySeconds : 0) || oldSelf.hasValue() && has(oldSelf.value().progressDeadlineSeconds) && oldSelf.value().progressDeadlineSeconds == self.progressDeadlineSeconds && (has(oldSelf.value().minReadySeconds) ? oldSelf.value().minReadySeconds : 0) == (has(self.minReadySeconds) ? self.minReadySeconds : 0)").optional_old_self(true)
     .message("spec.progressDeadlineSeconds: progressDeadlineSeconds should be larger than minReadySeconds, because no Pod becomes available before").field_path(".progressDeadlineSeconds").reason(Reason::FieldValueInvalid))]
 #[x_kube(validation = Rule::new("!has(self.updateStrategy) || !has(self.updateStrategy.rollingUpdate) || !has(self.updateStrategy.rollingUpdate.failurePolicy) || has(self.progressDeadlineSeconds)")
@@ -181,6 +177,22 @@ fn is_false(value: &bool) -> bool {
 #[allow(clippy::unnecessary_wraps)]
 const fn one_replica() -> Option<i32> {
     Some(REPLICAS)
+}
+
+/// Rule that a field of the spec of a claim template does not change, compared as `default` where
+/// it is missing.
+fn immutable_in_claims(field: &str, default: Option<&str>) -> Rule {
+    let [old, new] = ["o.spec", "t.spec"].map(|spec| format!("{spec}.{field}"));
+    let is_equal = match default {
+        Some(default) => {
+            format!("(has({old}) ? {old} : {default}) == (has({new}) ? {new} : {default})")
+        }
+        None => format!("has({old}) == has({new}) && (!has({old}) || {old} == {new})"),
+    };
+    Rule::new(format!("!has(self.volumeClaimTemplates) || !has(oldSelf.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, oldSelf.volumeClaimTemplates.all(o, o.metadata.name != t.metadata.name || {is_equal}))"))
+        .message(Message::Message(format!("spec.volumeClaimTemplates: spec.{field} of a claim template is immutable, because it cannot be changed for the PersistentVolumeClaims that exist; use a claim template with another name")))
+        .field_path(".volumeClaimTemplates")
+        .reason(Reason::FieldValueForbidden)
 }
 
 fn history_limit() -> i32 {

@@ -33,10 +33,14 @@ struct Creation {
 
 impl Creation {
     fn after(last: Option<&Self>, at: Timestamp) -> Self {
-        let has_failed =
-            |last: &&Self| last.has_ended && at.duration_since(last.at) < last.delay() + START;
+        let has_failed = |last: &&Self| last.has_ended && last.is_recent(at);
         let failures = last.filter(has_failed).map_or(0, |last| last.failures + 1);
         Self { at, failures, has_ended: false }
+    }
+
+    /// Returns whether the Pod would have failed to start if it had ended by now.
+    fn is_recent(&self, now: Timestamp) -> bool {
+        now.duration_since(self.at) < self.delay() + START
     }
 
     /// Delay of the next Pod: none at first, then 1 s, 2 s, 4 s, up to [`DELAY_MAX`].
@@ -71,9 +75,8 @@ impl SetMemory {
     pub fn add_to(&mut self, observed: &mut Observed, now: Timestamp) {
         record_never_selected(&mut self.never_selected, &self.last_pods, observed, now);
         record_last_pods(&mut self.last_pods, observed.all());
-        let own: BTreeSet<InstanceId> =
-            observed.instance_entries().iter().map(|entry| entry.id).collect();
-        self.creations.retain(|id, _| own.contains(id));
+        // The next creation depends on recent ones only.
+        self.creations.retain(|_, last| last.is_recent(now));
         for pod in observed.all().filter(|pod| pod.terminal) {
             let last = pod.instance.and_then(|id| self.creations.get_mut(&id));
             if let Some(last) = last {

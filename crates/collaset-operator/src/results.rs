@@ -14,6 +14,7 @@ use crate::{
     decoration::applied::AppliedDecorations,
     plan::{Blocker, BlockerScope},
     reasons,
+    render::CLAIMS,
     view::{DryRunResult, PodSource},
 };
 
@@ -79,7 +80,7 @@ pub fn is_resize(write: &Write) -> bool {
 /// Returns whether a write raises the storage of a PVC: no other changes its spec.
 fn is_growth(write: &Write) -> bool {
     let Write::Patch { target, change: Change::Merge(body) } = write else { return false };
-    target.resource.plural == "persistentvolumeclaims" && !body["spec"].is_null()
+    target.resource == CLAIMS && !body["spec"].is_null()
 }
 
 /// Groups creates by kind and source, because the API server may reject one group

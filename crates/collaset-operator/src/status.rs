@@ -56,9 +56,9 @@ pub fn status(
         blockers: failures.iter().chain(&plan.blockers).collect(),
         failing_pods: waiting.failing,
     };
-    let is_blocked = !problems.blockers.is_empty();
-    let is_on_hold = !is_blocked && is_on_hold(&status, observed, plan, now);
-    status.last_progress_time = last_progress(&status, observed, plan, now).filter(|_| !is_on_hold);
+    let counts =
+        |_: &Time| !problems.blockers.is_empty() || !is_on_hold(&status, observed, plan, now);
+    status.last_progress_time = last_progress(&status, observed, plan, now).filter(counts);
     conditions(&mut status, observed, plan, &problems, now);
     let until_overdue = until_overdue(&status, observed, now);
     let overdue = until_overdue.and_then(|left| Duration::try_from(left).ok());

@@ -277,16 +277,17 @@ impl Observed {
     /// Number of instances that stay at older revisions.
     #[must_use]
     pub fn partition(&self) -> usize {
-        let by_partition = self.rolling_update().and_then(|r| r.by_partition.as_ref());
-        let partition = by_partition.and_then(|by_partition| by_partition.partition.as_ref());
-        partition.map_or(0, |partition| kept_back(partition, self.replicas()))
+        self.specified_partition().map_or(0, |partition| kept_back(partition, self.replicas()))
+    }
+
+    fn specified_partition(&self) -> Option<&IntOrString> {
+        self.rolling_update()?.by_partition.as_ref()?.partition.as_ref()
     }
 
     /// Returns whether the spec keeps Pods back from the update, even if there are too few of them.
     #[must_use]
     pub fn has_partition(&self) -> bool {
-        let by_partition = self.rolling_update().and_then(|r| r.by_partition.as_ref());
-        match by_partition.and_then(|by_partition| by_partition.partition.as_ref()) {
+        match self.specified_partition() {
             Some(IntOrString::Int(count)) => *count > 0,
             Some(IntOrString::String(percentage)) => percentage != "0%",
             None => false,
@@ -400,7 +401,7 @@ pub struct PodView {
     pub scheduled: bool,
     /// Time at which the Pod became Ready; `None` if it is not.
     pub ready: Option<Timestamp>,
-    /// Why the Pod is not Ready; `None` if it is, or nothing is reported.
+    /// State of a Pod that is not Ready; `None` if it is, or nothing is reported.
     pub unready: Option<Unready>,
     /// Names of the PVCs that the Pod mounts.
     pub claims: BTreeSet<ClaimName>,
@@ -418,7 +419,7 @@ pub struct PodView {
     pub not_running_reason: Option<String>,
 }
 
-/// Why a Pod is not Ready.
+/// State of a Pod that is not Ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unready {
     /// Time since which its containers are not, or else the Pod.
@@ -698,10 +699,11 @@ pub fn record_never_selected(
     observed: &Observed,
     now: Timestamp,
 ) {
-    let known: BTreeSet<&Uid> = last_pods.values().collect();
     let mut unselected = BTreeSet::new();
+    // Usually none.
     for pod in observed.all().filter(|pod| !observed.selects(&pod.labels)) {
-        let is_new = !known.contains(&pod.uid) && now.duration_since(pod.created) < RECENT;
+        let is_known = last_pods.values().any(|uid| *uid == pod.uid);
+        let is_new = !is_known && now.duration_since(pod.created) < RECENT;
         if is_new || never_selected.contains(&pod.uid) {
             unselected.insert(pod.uid.clone());
         }

@@ -56,7 +56,7 @@ struct Volume {
     persistent_volume_claim: Option<ClaimSource>,
 }
 
-/// Name of a claim, which decides nothing.
+/// PersistentVolumeClaim of a volume; only its presence is read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct ClaimSource {}
 

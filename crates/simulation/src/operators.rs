@@ -7,6 +7,7 @@ mod rules;
 
 use std::{collections::BTreeMap, time::Duration};
 
+use collaset_operator::render::CLAIMS;
 use podops_api::well_known;
 use podops_client::write::{Outcome, PODS, Write};
 use podops_simulated_api::Objects;
@@ -43,7 +44,7 @@ impl Api {
             }
         }
         if let Write::Delete { target, .. } = write
-            && target.resource.plural == "persistentvolumeclaims"
+            && target.resource == CLAIMS
         {
             self.deleted_claims.push(target.name.clone());
         }

@@ -79,6 +79,11 @@ async fn claims(cluster: &TestCluster, set: &str) -> Vec<PersistentVolumeClaim> 
     claims.into_iter().filter(|c| c.metadata.deletion_timestamp.is_none()).collect()
 }
 
+/// Claims that are not released, as Kuperator's suite counts them.
+async fn owned_claims(cluster: &TestCluster, set: &str) -> Vec<PersistentVolumeClaim> {
+    claims(cluster, set).await.into_iter().filter(is_owned).collect()
+}
+
 async fn names(cluster: &TestCluster, set: &str) -> Vec<String> {
     claims(cluster, set).await.iter().map(ResourceExt::name_any).collect()
 }
@@ -287,9 +292,9 @@ async fn replacing_a_pod_releases_its_claim(cluster: &TestCluster) {
     cluster.wait_for_replicas("changed", [1; 4]).await.unwrap();
     // The counts never included the replaced Pod, so they do not show that its claim is released.
     let owned = async || {
-        let claims = claims(cluster, "changed").await;
-        let owned = claims.iter().filter(|claim| is_owned(*claim));
-        owned.map(|claim| claim.labels()[well_known::INSTANCE_ID].clone()).collect::<Vec<_>>()
+        let owned = owned_claims(cluster, "changed").await;
+        let ids = owned.iter().map(|claim| claim.labels()[well_known::INSTANCE_ID].clone());
+        ids.collect::<Vec<_>>()
     };
     let waited = eventually(TIMEOUT, async || Ok(owned().await == ["1"])).await;
     assert!(waited.is_ok(), "{:?}", owned().await);
@@ -364,12 +369,8 @@ async fn a_cancelled_replacement_releases_its_claim(cluster: &TestCluster) {
     cluster.wait_for_replicas(set, [1, 0, 0, 1]).await.unwrap();
     assert_eq!(cluster.pods_of(set).await.unwrap()[0].name_any(), name);
     let owned = async || {
-        let claims = claims(cluster, set).await;
-        claims
-            .iter()
-            .filter(|claim| is_owned(*claim))
-            .map(ResourceExt::name_any)
-            .collect::<Vec<_>>()
+        let owned = owned_claims(cluster, set).await;
+        owned.iter().map(ResourceExt::name_any).collect::<Vec<_>>()
     };
     eventually(TIMEOUT, async || Ok(owned().await == claim)).await.unwrap();
     let is_as_before = async || Ok(contexts.get(set).await?.spec == context);

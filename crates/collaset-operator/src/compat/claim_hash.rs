@@ -1,6 +1,7 @@
-//! Kuperator's hash of a claim template, which identifies the template that a PVC was created from.
+//! Name of a claim template, which identifies the template that a PVC was created from, and
+//! Kuperator's hash of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use podops_api::template::ClaimTemplate;
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use serde_json::Value;
 use super::{quantity::canonical, revision_hash::suffix};
 
 /// Claim template as Kuperator serializes it in Go. Names, order and presence of the fields
-/// determine the hash that identifies a claim's template.
+/// determine the hash.
 #[derive(Serialize, Deserialize)]
 struct GoClaim {
     #[serde(default)]
@@ -123,6 +124,14 @@ pub fn hash(template: &ClaimTemplate) -> String {
 #[must_use]
 pub fn template_name(template: &ClaimTemplate) -> &str {
     template.0.get("metadata").and_then(|m| m["name"].as_str()).unwrap_or_default()
+}
+
+/// Returns the names of claim templates.
+#[must_use]
+pub fn template_names<'a>(
+    templates: impl IntoIterator<Item = &'a ClaimTemplate>,
+) -> BTreeSet<String> {
+    templates.into_iter().map(|template| template_name(template).to_owned()).collect()
 }
 
 #[cfg(test)]

@@ -81,7 +81,11 @@ impl fmt::Display for Conflict {
                 write!(f, "label {key} is reserved for operators; remove it")
             }
             Self::NotSelected => {
-                write!(f, "spec.selector of the CollaSet would not match the labels of the Pod")
+                write!(
+                    f,
+                    "spec.selector of the CollaSet would not match the labels of the Pod; keep the \
+                     labels that it requires"
+                )
             }
         }
     }
@@ -113,7 +117,7 @@ struct Candidate<'a> {
     choice: &'a Choice,
 }
 
-/// What Pods of a CollaSet have besides their template.
+/// CollaSet whose Pods are decorated.
 #[derive(Clone, Debug)]
 pub struct Host<'a> {
     /// Selector of the CollaSet.
@@ -396,14 +400,8 @@ fn add_containers(
     let mut after = Vec::new();
     for InjectedContainer { inject_policy, container } in added {
         let name = container.get("name").and_then(Value::as_str).unwrap_or_default();
-        let inits = spec.get("initContainers").and_then(Value::as_array);
-        let is_taken = position(&existing, name).is_some()
-            || inits.is_some_and(|inits| position(inits, name).is_some());
-        if is_taken {
-            return Err(Conflict::ContainerExists { name: name.to_owned() });
-        }
-        let is_added = [&before, &after].into_iter().any(|list| position(list, name).is_some());
-        if is_added {
+        let lists = [&*array(spec, "initContainers"), &existing, &before, &after];
+        if lists.into_iter().any(|list| position(list, name).is_some()) {
             return Err(Conflict::ContainerExists { name: name.to_owned() });
         }
         match inject_policy {

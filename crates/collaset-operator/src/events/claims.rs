@@ -17,19 +17,18 @@ use crate::{
 /// Size of the names in one event, in bytes; the API server accepts messages of 1024.
 const NAMES_MAX: usize = 700;
 
-/// Fate of claims, with its cause, in one event.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Fate {
-    reason: &'static str,
-    text: String,
+/// Claims of one event, or of several if their names are too long for one.
+struct Group {
+    reason: &'static EventReason,
+    claims: Vec<String>,
 }
 
 /// Returns the events of the claims of a plan.
 pub(super) fn events(observed: &Observed, plan: &Plan) -> Vec<ObjectEvent> {
-    let mut by_fate = BTreeMap::<Fate, Vec<String>>::new();
-    let mut add = |name: &ClaimName, reason: &EventReason, text: String| {
-        let fate = Fate { reason: reason.name, text };
-        by_fate.entry(fate).or_default().push(described(observed, name));
+    let mut by_text = BTreeMap::<String, Group>::new();
+    let mut add = |name: &ClaimName, reason: &'static EventReason, text: String| {
+        let group = by_text.entry(text).or_insert(Group { reason, claims: Vec::new() });
+        group.claims.push(described(observed, name));
     };
     for action in &plan.actions {
         if let Action::Claim { name, change } = action
@@ -43,11 +42,8 @@ pub(super) fn events(observed: &Observed, plan: &Plan) -> Vec<ObjectEvent> {
             add(name, &reasons::CLAIM_DELETED, DELETED_WITH_SET.to_owned());
         }
     }
-    let reasons = [&reasons::CLAIM_DELETED, &reasons::CLAIM_RELEASED, &reasons::CLAIM_GROWING];
-    let events = by_fate.iter().flat_map(|(fate, names)| {
-        let reason = reasons.into_iter().find(|reason| reason.name == fate.reason);
-        let messages = grouped(names).into_iter().map(|names| format!("{names}: {}", fate.text));
-        messages.filter_map(move |message| Some(reason?.with(message)))
+    let events = by_text.iter().flat_map(|(text, Group { reason, claims })| {
+        grouped(claims).into_iter().map(move |names| reason.with(format!("{names}: {text}")))
     });
     events.collect()
 }
@@ -62,6 +58,7 @@ fn deleted_with_set(observed: &Observed) -> impl Iterator<Item = &ClaimName> {
     owned.map(|claim| &claim.name)
 }
 
+/// Reason and text of the event of a change; `None` if it has no event.
 fn fate(change: &ClaimChange) -> Option<(&'static EventReason, String)> {
     let kept =
         |cause: &str| (&reasons::CLAIM_RELEASED, format!("kept without owner, because {cause}"));

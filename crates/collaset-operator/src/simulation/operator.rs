@@ -1,7 +1,8 @@
 //! The operator under test, and the safety properties checked after every plan, write and status
-//! update: instance IDs are unique, no Pod is deleted without permission, no
-//! claim is deleted except by a scale-in, and none is made for an instance that has one, `maxUnavailable`, `maxSurge` and the partition are respected, and the status
-//! reflects observed state only.
+//! update: instance IDs are unique, no Pod is deleted without permission, no claim is deleted except
+//! by a scale-in, an instance with a claim gets no other one, two Pods share no claim, no Pod of a
+//! stopped revision is created, only rollouts stall, `maxUnavailable`, `maxSurge` and the partition
+//! are respected, and the status reflects observed state only.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -55,8 +55,8 @@ pub enum Response {
 impl Failures {
     /// Counts the failed Pods of the updated revision.
     ///
-    /// They stop its rollout only until the rollout is complete: what happens to Pods afterwards is
-    /// no failure of the revision. A rollout that was stopped stays so, also when its failed Pods
+    /// Failed Pods stop the rollout only until it is complete: later failures are not those of the
+    /// revision. A rollout that was stopped stays so, also when its failed Pods
     /// are gone, until there is another updated revision or it is resumed.
     pub(in crate::plan) fn read(
         observed: &Observed,

@@ -6,7 +6,7 @@ use podops_api::{ids::RevisionName, template::PodTemplate};
 use serde_json::Value;
 
 use crate::{
-    compat::{claim_hash::template_name, revision_data, revision_hash},
+    compat::{claim_hash::template_names, revision_data, revision_hash},
     template::compare::normal,
     view::{Observed, PodView, RevisionView},
 };
@@ -131,7 +131,7 @@ impl<'a> Revisions<'a> {
     pub(in crate::plan) fn claim_templates(&self, name: &RevisionName) -> BTreeSet<String> {
         let data = self.known.get(name).map(|revision| &revision.data);
         let templates = data.map(revision_data::claim_templates).unwrap_or_default();
-        templates.iter().map(|template| template_name(template).to_owned()).collect()
+        template_names(&templates)
     }
 
     /// Returns whether a revision of this name exists.

@@ -73,7 +73,7 @@ impl Targets {
             let target = if is_next && facts.failures.forbids(updated, current) {
                 current.clone()
             } else if observed.spec.paused && is_next {
-                // Its Pod may have been deleted for an update that had begun before.
+                // The Pod may have been deleted for an update that had begun before.
                 let recorded = instances.revision(id).filter(|_| !instances.is_new(id));
                 recorded.unwrap_or_else(|| current.clone())
             } else if scope.contains(&id) {

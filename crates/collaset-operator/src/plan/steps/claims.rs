@@ -12,7 +12,10 @@ use podops_api::{
 use serde_json::Value;
 
 use crate::{
-    compat::{claim_hash::template_name, quantity, revision_data},
+    compat::{
+        claim_hash::{self, template_name},
+        quantity, revision_data,
+    },
     plan::{
         action::{Action, ClaimChange, DisownReason},
         planner::Planner,
@@ -87,6 +90,10 @@ pub(in crate::plan) fn user_of<'a>(
 /// policy Delete.
 pub(in crate::plan) fn plan(planner: &mut Planner<'_>, instances: &Instances) {
     let observed = planner.observed;
+    // Most CollaSets have no PVCs.
+    if observed.claims.is_empty() {
+        return;
+    }
     for claim in observed.claims.values().filter(|claim| claim.orphan && !claim.deleting) {
         let is_ours = claim.instance.is_some() && claim.hash().is_some();
         if is_ours && !claim.is_released() && observed.selects(&claim.labels) {
@@ -169,11 +176,11 @@ fn take_back(planner: &mut Planner<'_>) {
 
 /// Names of the claim templates of the spec and of all revisions, to which a rollback may return.
 fn template_names(observed: &Observed) -> BTreeSet<String> {
-    let of_revisions = observed.revisions.values();
-    let of_revisions =
-        of_revisions.flat_map(|revision| revision_data::claim_templates(&revision.data));
-    let all = of_revisions.chain(observed.spec.volume_claim_templates.iter().cloned());
-    all.map(|template| template_name(&template).to_owned()).collect()
+    let mut names = claim_hash::template_names(&observed.spec.volume_claim_templates);
+    for revision in observed.revisions.values() {
+        names.extend(claim_hash::template_names(&revision_data::claim_templates(&revision.data)));
+    }
+    names
 }
 
 /// Raises the request of bound PVCs to that of the claim template of their Pod's revision. A lower

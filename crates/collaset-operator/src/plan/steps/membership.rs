@@ -253,8 +253,8 @@ fn never_selected(pod: &PodView) -> Blocker {
         &reasons::POD_NOT_SELECTED,
         format!(
             "Pod {}: spec.selector does not match its labels, and has not since the Pod was \
-             observed first, so a webhook may change the labels of all Pods; it is not released; \
-             fix the labels, or delete the Pod",
+             observed first, so a webhook may change the labels of all Pods; the Pod is kept; \
+             fix the labels or the webhook, or delete the Pod",
             pod.name
         ),
     )

@@ -84,7 +84,7 @@ pub(in crate::plan) fn begin(
 ) {
     let observed = planner.observed;
     let revision = update.cloned().unwrap_or_else(|| replacement_revision(planner, origin));
-    let is_blocked = planner.observed.spec.paused && update.is_some()
+    let is_blocked = observed.spec.paused && update.is_some()
         || planner.to_scale_in.contains(&origin.name)
         || origin.is_during(OwnOperation::ScaleIn)
         || !planner.revisions.has(&revision)

@@ -98,7 +98,7 @@ fn no_pod_of_a_stopped_revision_is_created() {
         halted.spec.replicas = Some(4);
         let mut lost = halted.contexts.as_ref().unwrap().entries[0].clone();
         lost.id = InstanceId(2);
-        // Its Pod was to be updated when it was lost.
+        // The Pod was to be updated when it was lost.
         lost.data.insert(well_known::context::REVISION.to_owned(), "v2".to_owned());
         halted.contexts.as_mut().unwrap().entries.push(lost);
         let actions = sorted_actions(&halted);

@@ -15,7 +15,7 @@ use podops_client::decode::Decoded;
 
 use super::super::cache::{Caches, SlimDecoration, SlimRevision, owner_name};
 use crate::{
-    compat::{claim_hash::template_name, revision_hash},
+    compat::{claim_hash::template_names, revision_hash},
     decoration::{
         Decorated, Decorations, Instance, Scope,
         applied::{AppliedDecorations, label},
@@ -249,10 +249,9 @@ fn selected_set(set: &CollaSet, view: &DecorationView, decorations: &Decorations
         is_new: true,
     };
     let choices = decorations.choices(&decorated);
-    let claims = set.spec.volume_claim_templates.iter();
     let host = Host {
         selector: &set.spec.selector,
-        claims: claims.map(|template| template_name(template).to_owned()).collect(),
+        claims: template_names(&set.spec.volume_claim_templates),
     };
     let fitting = fit(&set.spec.template, &host, &choices, decorations);
     let unfit = fitting.unfit.into_iter().find(|unfit| unfit.name == view.name);
