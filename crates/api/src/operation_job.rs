@@ -70,7 +70,9 @@ pub struct OperationJobSpec {
     #[x_kube(validation = ("self >= 0", "spec.partition: partition should not be negative"))]
     pub partition: Option<i32>,
 
-    /// Number of targets that are operated on at the same time; by default, all. Podops extension.
+    /// Number of targets that are operated on at the same time. Defaults to 1 for Restart and
+    /// Recreate, which take Pods out of service, and to all for Replace, which creates the new Pods
+    /// first. Podops extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self >= 1", "spec.parallelism: parallelism should not be smaller than 1"))]
     pub parallelism: Option<i32>,

@@ -55,6 +55,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
     replace::plan(&mut planner, &mut instances, &pairs, &targets);
     scale::plan(&mut planner, &mut instances, &pairs, &targets);
     update::plan(&mut planner, &mut instances, &pairs, &targets);
+    claims::restore(&mut planner);
     claims::plan(&mut planner, &instances);
     finish(planner, instances)
 }

@@ -116,7 +116,7 @@ impl Iterator for Changes<'_> {
 pub fn retain_joins(joins: &mut Vec<Write>, observed: &Observed, failed: &BTreeSet<ClaimName>) {
     joins.retain(|write| {
         let pod = observed.orphans.get(&PodName::from(write.target().name.as_str()));
-        pod.is_none_or(|pod| pod.claims.is_disjoint(failed))
+        pod.is_none_or(|pod| !pod.claims.keys().any(|claim| failed.contains(claim)))
     });
 }
 
@@ -139,8 +139,10 @@ impl WritePhases {
             Action::WriteInstances(entries) => {
                 self.bookkeeping.push(set::write_contexts(observed, entries));
             }
-            Action::CreateClaim { instance, revision, template } => {
-                self.creates.extend(claim::create(observed, *instance, revision, template));
+            Action::CreateClaim { instance, revision, template, name } => {
+                let name = name.as_ref();
+                let new = claim::NewClaim { instance: *instance, revision, template, name };
+                self.creates.extend(claim::create(observed, &new));
             }
             Action::Claim { name, change } => {
                 if let Some(claim) = observed.claims.get(name) {

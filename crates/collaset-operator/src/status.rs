@@ -115,7 +115,7 @@ fn counts(observed: &Observed, plan: &Plan, now: Timestamp) -> CollaSetStatus {
         status.updated_ready_replicas += is_ready * is_updated;
         status.available_replicas += is_available;
         status.updated_available_replicas += is_available * is_updated;
-        status.scheduled_replicas += i32::from(pod.scheduled);
+        status.scheduled_replicas += i32::from(pod.node.is_some());
     }
     status
 }

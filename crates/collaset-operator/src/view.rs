@@ -328,12 +328,9 @@ impl Observed {
         if is_new { Retention::Retain } else { self.status.claim_retention_default }
     }
 
-    /// PVCs with these names.
-    pub fn claims_named<'a>(
-        &'a self,
-        names: &'a BTreeSet<ClaimName>,
-    ) -> impl Iterator<Item = &'a ClaimView> {
-        names.iter().filter_map(|name| self.claims.get(name))
+    /// PVCs that the Pod mounts.
+    pub fn claims_of<'a>(&'a self, pod: &'a PodView) -> impl Iterator<Item = &'a ClaimView> {
+        pod.claims.keys().filter_map(|name| self.claims.get(name))
     }
 }
 
@@ -397,14 +394,14 @@ pub struct PodView {
     pub deleting: bool,
     /// True if the phase is Succeeded or Failed.
     pub terminal: bool,
-    /// True if the Pod is bound to a node.
-    pub scheduled: bool,
+    /// Name of the node; `None` before the Pod is scheduled.
+    pub node: Option<String>,
     /// Time at which the Pod became Ready; `None` if it is not.
     pub ready: Option<Timestamp>,
     /// State of a Pod that is not Ready; `None` if it is, or nothing is reported.
     pub unready: Option<Unready>,
-    /// Names of the PVCs that the Pod mounts.
-    pub claims: BTreeSet<ClaimName>,
+    /// Names of the volumes of the PVCs that the Pod mounts, by the name of the PVC.
+    pub claims: BTreeMap<ClaimName, String>,
     /// Containers in spec order.
     pub containers: Vec<Container>,
     /// State of the containers, as the kubelet reports it.
@@ -556,6 +553,12 @@ impl PodView {
     #[must_use]
     pub fn report(&self, container: &str) -> Option<&ContainerReport> {
         self.reports.iter().find(|report| report.name == container)
+    }
+
+    /// Returns whether a container of the Pod has run.
+    #[must_use]
+    pub fn has_started(&self) -> bool {
+        self.ready.is_some() || self.reports.iter().any(|report| !report.container_id.is_empty())
     }
 
     /// Returns whether the kubelet reports the images of all containers.

@@ -202,15 +202,12 @@ impl<'a> Planner<'a> {
     /// Starts the operations on further targets, within partition and parallelism.
     fn start(&mut self, targets: &mut [TargetState<'_>]) {
         let spec = &self.observed.spec;
-        let limit = |number: Option<i32>| {
-            number.map_or(usize::MAX, |number| usize::try_from(number).unwrap_or_default())
-        };
         let begun =
             targets.iter().filter(|state| state.status.progress != Progress::Pending).count();
         let running =
             targets.iter().filter(|state| state.status.progress == Progress::Processing).count();
-        let left = limit(spec.partition).saturating_sub(begun);
-        let free = limit(spec.parallelism).saturating_sub(running);
+        let left = limit(spec.partition).unwrap_or(usize::MAX).saturating_sub(begun);
+        let free = self.parallelism().saturating_sub(running);
         let left = left.min(free);
         if spec.pause {
             return;
@@ -219,6 +216,15 @@ impl<'a> Planner<'a> {
         for state in pending.take(left.min(TARGETS_PER_PLAN)) {
             self.start_target(state);
         }
+    }
+
+    /// Number of targets that are operated on at the same time. By default one, unless each Pod has
+    /// its replacement before it leaves, because the targets may be all Pods of a workload.
+    fn parallelism(&self) -> usize {
+        let spec = &self.observed.spec;
+        let keeps_capacity = spec.action == operation_job::REPLACE || spec.dry_run;
+        let default = if keeps_capacity { usize::MAX } else { 1 };
+        limit(spec.parallelism).unwrap_or(default)
     }
 
     /// Deletes a job whose time to live is over.
@@ -232,6 +238,10 @@ impl<'a> Planner<'a> {
             self.plan.job = Some(JobChange::Delete);
         }
     }
+}
+
+fn limit(number: Option<i32>) -> Option<usize> {
+    number.map(|number| usize::try_from(number).unwrap_or_default())
 }
 
 /// Names of the containers of a target that are restarted: those that it names, or else all.

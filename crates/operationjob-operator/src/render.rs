@@ -14,7 +14,7 @@ use crate::{
     plan::{
         JobChange, PodChange, TargetChange,
         action::{ContainerRestart, OperationEnd},
-        run::Restart,
+        run::{Restart, with_restart},
     },
     view::{Observed, PodView},
 };
@@ -114,8 +114,10 @@ fn restart(
     }
     let before = containers.iter().map(|(name, c)| (name.clone(), c.container_id.clone()));
     let restart = Restart { job: observed.uid.to_string(), containers: before.collect() };
-    let restart = serde_json::to_string(&restart).unwrap_or_default();
-    patch.add(&["metadata", "annotations", well_known::RESTARTED], restart).build()
+    let restarts = serde_json::to_string(&with_restart(pod, restart)).unwrap_or_default();
+    let path = ["metadata", "annotations", well_known::RESTARTED];
+    let recorded = pod.annotation(well_known::RESTARTED).map_or(Value::Null, Value::from);
+    patch.test(&path, recorded).add(&path, restarts).build()
 }
 
 /// Renders a change of the job itself.

@@ -47,7 +47,7 @@ pub enum Method {
     /// Nothing.
     #[default]
     None,
-    /// Its metadata is updated in service.
+    /// Its annotations are updated in service.
     Metadata,
     /// Updated in place, out of service.
     InPlace,

@@ -381,7 +381,7 @@ async fn jobs_need_few_api_requests_and_survive_kills() {
     eventually(TIMEOUT, in_service).await.unwrap();
     let targets = names(&cluster, "fleet").await;
     let restarted = Cost::of(&cluster, 100, async {
-        create(&cluster, "restart", "Restart", &targets, json!({})).await;
+        create(&cluster, "restart", "Restart", &targets, json!({ "parallelism": 100 })).await;
         wait_for(&cluster, "restart", Progress::Succeeded).await;
         Ok(())
     });

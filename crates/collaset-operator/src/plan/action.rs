@@ -37,6 +37,8 @@ pub enum Action {
         revision: RevisionName,
         /// Name of the claim template.
         template: String,
+        /// Name of the PVC, if a Pod mounts it already.
+        name: Option<ClaimName>,
     },
     /// Changes an existing PVC.
     Claim {
@@ -246,7 +248,7 @@ pub enum OperationEnd {
 pub enum ApplyMode {
     /// Out of service, under an operation.
     UnderOperation,
-    /// In service: only metadata changes.
+    /// In service: only annotations change.
     InService,
 }
 

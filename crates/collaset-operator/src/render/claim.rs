@@ -17,15 +17,21 @@ use crate::{
 /// Maximum length of a PVC's name.
 const NAME_MAX: usize = 253;
 
-/// Returns the create of an instance's PVC from the named claim template of a revision.
-pub(super) fn create(
-    observed: &Observed,
-    id: InstanceId,
-    revision: &RevisionName,
-    template: &str,
-) -> Option<Write> {
-    let needed = needed_claims(observed, id, revision);
-    let template = needed.into_iter().find(|needed| needed.name() == template)?.template;
+/// PVC to create.
+pub(super) struct NewClaim<'a> {
+    pub(super) instance: InstanceId,
+    pub(super) revision: &'a RevisionName,
+    /// Name of the claim template.
+    pub(super) template: &'a str,
+    /// Name of the PVC, if a Pod mounts it already.
+    pub(super) name: Option<&'a ClaimName>,
+}
+
+/// Returns the create of an instance's PVC from a claim template of a revision.
+pub(super) fn create(observed: &Observed, new: &NewClaim<'_>) -> Option<Write> {
+    let id = new.instance;
+    let needed = needed_claims(observed, id, new.revision);
+    let template = needed.into_iter().find(|needed| needed.name() == new.template)?.template;
     let volume = template_name(&template).to_owned();
     let hash = hash(&template);
     let mut metadata = template.0.get("metadata").cloned().unwrap_or_default();
@@ -49,7 +55,7 @@ pub(super) fn create(
         .filter(|c| c.instance == Some(id) && c.template.as_ref() == Some(&volume));
     let uids: Vec<&str> = existing.map(|c| c.uid.as_str()).collect();
     let seed = format!("{} {id} {hash} {}", observed.uid, uids.join(" "));
-    let name = name(observed, &volume, &seed);
+    let name = new.name.cloned().unwrap_or_else(|| name(observed, &volume, &seed));
     let fields = metadata.as_object_mut()?;
     fields.retain(|key, _| matches!(key.as_str(), "annotations" | "finalizers"));
     fields.insert("name".to_owned(), json!(name));

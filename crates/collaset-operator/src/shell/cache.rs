@@ -1,10 +1,7 @@
 //! Caches of the objects that belong to CollaSets and PodDecorations: only the parts that planning
 //! needs, to save memory.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
@@ -65,6 +62,7 @@ struct PodSpec {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Volume {
+    name: String,
     persistent_volume_claim: Option<ClaimSource>,
 }
 
@@ -370,11 +368,14 @@ pub(crate) fn trim_revision(revision: &mut SlimRevision) {
     }
 }
 
-/// Names of the PVCs that a Pod mounts.
-fn mounted_claims(spec: &PodSpec) -> BTreeSet<ClaimName> {
+/// Names of the volumes of the PVCs that a Pod mounts, by the name of the PVC.
+fn mounted_claims(spec: &PodSpec) -> BTreeMap<ClaimName, String> {
     let volumes = spec.volumes.iter().flatten();
-    let sources = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref());
-    sources.map(|source| source.claim_name.as_str().into()).collect()
+    let claims = volumes.filter_map(|volume| {
+        let source = volume.persistent_volume_claim.as_ref()?;
+        Some((source.claim_name.as_str().into(), volume.name.clone()))
+    });
+    claims.collect()
 }
 
 /// Creation time of an object; the epoch if it has none.
@@ -410,7 +411,7 @@ impl SlimPod {
             created: created(metadata),
             deleting: metadata.deletion_timestamp.is_some(),
             terminal: is_terminal(self.status.phase.as_deref()),
-            scheduled: self.spec.node_name.is_some(),
+            node: self.spec.node_name.clone(),
             ready: self.ready_since(),
             unready: self.unready(),
             claims: mounted_claims(&self.spec),

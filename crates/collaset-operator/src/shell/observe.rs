@@ -110,7 +110,7 @@ fn mounting_instance(
     pods: &BTreeMap<PodName, Arc<PodView>>,
     claim: &ClaimName,
 ) -> Option<InstanceId> {
-    pods.values().find(|pod| pod.claims.contains(claim))?.instance
+    pods.values().find(|pod| pod.claims.contains_key(claim))?.instance
 }
 
 /// Names of ControllerRevisions that have this CollaSet's name prefix but other owners.

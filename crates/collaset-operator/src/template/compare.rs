@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use podops_api::{template::PodTemplate, well_known};
 use serde_json::{Map, Value};
 
-use super::resources;
+use super::{metadata, resources};
 use crate::compat::quantity;
 
 /// Normalizes a template so that equivalent templates are equal: no empty values, and quantities as
@@ -60,9 +60,11 @@ fn normalize(value: &Value, is_quantity: bool) -> Option<Value> {
 /// How a Pod is updated from one template to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateMethod {
-    /// Only metadata changes; nothing restarts.
-    Metadata,
-    /// Images and resources change in place.
+    /// Only annotations change, which no container reads; nothing restarts.
+    Annotations,
+    /// Labels change, so Services and budgets may not select the Pod any more; nothing restarts.
+    Labels,
+    /// Images and resources change in place, or containers restart.
     InPlace,
     /// The Pod is deleted and recreated.
     Recreate,
@@ -74,8 +76,18 @@ pub enum UpdateMethod {
 pub fn method(from: &PodTemplate, to: &PodTemplate, can_resize: bool) -> UpdateMethod {
     let mut old = normal_spec(from);
     let mut new = normal_spec(to);
+    let readers = metadata::readers(from, to);
+    if readers.init {
+        return UpdateMethod::Recreate;
+    }
     if old == new {
-        return if restarts(from, to) { UpdateMethod::InPlace } else { UpdateMethod::Metadata };
+        return if restarts(from, to) || !readers.containers.is_empty() {
+            UpdateMethod::InPlace
+        } else if from.labels() != to.labels() {
+            UpdateMethod::Labels
+        } else {
+            UpdateMethod::Annotations
+        };
     }
     let resizes = resources::differ(from, to);
     if resizes && !(can_resize && resources::can_be_resized(from, to)) {
@@ -118,15 +130,16 @@ fn restarted_at(template: &PodTemplate) -> Option<String> {
     template.annotations().remove(well_known::RESTARTED_AT)
 }
 
-/// Returns the containers that an update in place restarts although their images do not change.
+/// Returns the containers that an update in place restarts although their images do not change:
+/// all of them, or those that read a label or annotation that changes.
 #[must_use]
 pub fn restarted(from: &PodTemplate, to: &PodTemplate) -> BTreeSet<String> {
-    if !restarts(from, to) {
-        return BTreeSet::new();
-    }
+    let restarts_all = restarts(from, to);
+    let readers = metadata::readers(from, to).containers;
     let old = images(from);
     let unchanged = images(to).into_iter().filter(|(name, image)| old.get(name) == Some(image));
-    unchanged.map(|(name, _)| name).collect()
+    let names = unchanged.map(|(name, _)| name);
+    names.filter(|name| restarts_all || readers.contains(name)).collect()
 }
 
 /// Returns the images of a template's containers, by container name.
@@ -164,7 +177,13 @@ mod tests {
             to(
                 json!({"metadata": {"labels": {"x": "y"}}, "spec": {"containers": [{"name": "a", "image": "v1"}]}})
             ),
-            UpdateMethod::Metadata
+            UpdateMethod::Labels
+        );
+        assert_eq!(
+            to(
+                json!({"metadata": {"annotations": {"x": "y"}}, "spec": {"containers": [{"name": "a", "image": "v1"}]}})
+            ),
+            UpdateMethod::Annotations
         );
         assert_eq!(
             to(json!({"spec": {"containers": [{"name": "a", "image": "v2"}]}})),
@@ -201,8 +220,8 @@ mod tests {
         assert_eq!(method(&none, &at("1", "v1"), true), UpdateMethod::InPlace);
         assert_eq!(names(&none, &at("1", "v1")), "a b");
         assert_eq!(names(&at("1", "v1"), &at("2", "v2")), "b");
-        assert_eq!(method(&at("1", "v1"), &at("1", "v1"), true), UpdateMethod::Metadata);
-        assert_eq!(method(&at("1", "v1"), &none, true), UpdateMethod::Metadata);
+        assert_eq!(method(&at("1", "v1"), &at("1", "v1"), true), UpdateMethod::Annotations);
+        assert_eq!(method(&at("1", "v1"), &none, true), UpdateMethod::Annotations);
         assert_eq!(names(&at("1", "v1"), &none), "");
     }
 
@@ -216,6 +235,6 @@ mod tests {
         assert_eq!(method(&from, &requests("cpu", "2"), true), UpdateMethod::InPlace);
         assert_eq!(method(&from, &requests("cpu", "2"), false), UpdateMethod::Recreate);
         assert_eq!(method(&from, &requests("example.com/gpu", "1"), true), UpdateMethod::Recreate);
-        assert_eq!(method(&from, &requests("cpu", "1000m"), false), UpdateMethod::Metadata);
+        assert_eq!(method(&from, &requests("cpu", "1000m"), false), UpdateMethod::Annotations);
     }
 }

@@ -103,6 +103,10 @@ impl<'a> Planner<'a> {
 
     /// Restarts the containers of a Pod that may be operated on.
     fn restart(&mut self, state: &mut TargetState<'a>, pod: &PodView) {
+        if is_restarting(pod) {
+            state.wait_for("the restart of containers by another job");
+            return;
+        }
         let names = containers_of(state.target, pod);
         let listed = pod.containers.iter().enumerate();
         let listed = listed.filter(|(_, container)| names.contains(&container.name.as_str()));
@@ -169,8 +173,8 @@ impl<'a> Planner<'a> {
 /// IDs of the containers that this job has restarted, by name, from before the restart; `None` if
 /// it has not restarted any.
 fn restarted_containers(pod: &PodView, observed: &Observed) -> Option<BTreeMap<String, String>> {
-    let restart: Restart = serde_json::from_str(pod.annotation(well_known::RESTARTED)?).ok()?;
-    (restart.job == *observed.uid).then_some(restart.containers)
+    let restart = restarts(pod).into_iter().find(|restart| restart.job == *observed.uid);
+    restart.map(|restart| restart.containers)
 }
 
 /// Returns whether containers other than these run.
@@ -179,11 +183,39 @@ fn has_restarted(pod: &PodView, before: &BTreeMap<String, String>) -> bool {
     restarted.all(|(c, id)| c.ready && !c.container_id.is_empty() && c.container_id != *id)
 }
 
-/// Annotation [`well_known::RESTARTED`]: the last restart of containers by a job.
-#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
+/// Returns whether another job has requested a restart that has not happened yet.
+fn is_restarting(pod: &PodView) -> bool {
+    restarts(pod).iter().any(|restart| {
+        pod.containers.iter().any(|c| restart.containers.get(&c.name) == Some(&c.container_id))
+    })
+}
+
+/// One restart of containers by a job. The annotation [`well_known::RESTARTED`] is a list of them,
+/// oldest first; earlier releases wrote a single one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Restart {
     /// UID of the job.
     pub job: String,
     /// IDs of the containers before the restart, by name.
     pub containers: BTreeMap<String, String>,
+}
+
+/// Maximum number of restarts that are recorded on a Pod; a job reads its own only until it ends.
+const RESTARTS_MAX: usize = 8;
+
+/// Returns the restarts recorded on a Pod; none if the annotation is not valid.
+#[must_use]
+pub fn restarts(pod: &PodView) -> Vec<Restart> {
+    let text = pod.annotation(well_known::RESTARTED).unwrap_or_default();
+    let single = || serde_json::from_str(text).map(|restart| vec![restart]);
+    serde_json::from_str(text).or_else(|_| single()).unwrap_or_default()
+}
+
+/// Returns the recorded restarts of a Pod together with a new one, without the oldest ones above
+/// [`RESTARTS_MAX`].
+#[must_use]
+pub fn with_restart(pod: &PodView, new: Restart) -> Vec<Restart> {
+    let mut all = restarts(pod);
+    all.push(new);
+    all.split_off(all.len().saturating_sub(RESTARTS_MAX))
 }

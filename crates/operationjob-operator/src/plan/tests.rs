@@ -12,9 +12,12 @@ use podops_api::{
     well_known,
 };
 use podops_client::write::{Change, Write};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::*;
+use super::{
+    run::{Restart, with_restart},
+    *,
+};
 use crate::view::{ContainerView, Missing, Owner};
 
 const DIGEST: &str = "1111111111111111111111111111111111111111111111111111111111111111";
@@ -214,6 +217,52 @@ fn a_restart_in_place_begins_patches_finishes_and_observes() {
 }
 
 #[test]
+fn two_jobs_restart_a_container_once_each() {
+    let of = |uid: &str| {
+        let mut observed = job("Restart", &["a"], &["a available"]);
+        store(&mut observed);
+        observed.uid = uid.into();
+        observed
+    };
+    let with = |id: &str, restarts: Value| {
+        let mut pod = pod("a permitted");
+        pod.annotations = Some([(well_known::RESTARTED.to_owned(), restarts.to_string())].into());
+        pod.containers[0].container_id = id.to_owned();
+        pod
+    };
+    let first = json!({ "job": "first", "containers": { "c": "id-1" } });
+    let second = json!({ "job": "second", "containers": { "c": "id-2" } });
+    let changes_of = |uid: &str, pod: &PodView| {
+        let mut observed = of(uid);
+        observed.pods.insert("a".into(), Arc::new(pod.clone()));
+        changes(&observed)
+    };
+    let requested = with("id-1", json!([first]));
+    assert_eq!(changes_of("second", &requested), "", "waits for the restart by the first job");
+    let earlier_release = with("id-1", first.clone());
+    assert_eq!(changes_of("second", &earlier_release), "");
+    let restarted = with("id-2", json!([first]));
+    assert_eq!(changes_of("second", &restarted), "Restart a");
+    let both = with("id-2", json!([first, second]));
+    assert_eq!(changes_of("first", &both), "Finish a", "the first job reads its own restart");
+    let new = Restart { job: "third".to_owned(), ..Restart::default() };
+    let jobs: Vec<String> = with_restart(&both, new).into_iter().map(|r| r.job).collect();
+    assert_eq!(jobs, ["first", "second", "third"]);
+}
+
+#[test]
+fn restarts_take_one_pod_at_a_time_by_default() {
+    let pods = ["a available", "b available", "c available"];
+    let mut restart = job("Restart", &["a", "b", "c"], &pods);
+    assert_eq!(progress(&store(&mut restart)), [Processing, Pending, Pending]);
+    let mut replace = job("Replace", &["a", "b", "c"], &pods);
+    assert_eq!(progress(&store(&mut replace)), [Processing, Processing, Processing]);
+    let mut dry_run = job("Restart", &["a", "b", "c"], &pods);
+    dry_run.spec.dry_run = true;
+    assert_eq!(progress(&store(&mut dry_run)), [Succeeded, Succeeded, Succeeded]);
+}
+
+#[test]
 fn a_restart_waits_for_containers_that_are_not_reported() {
     let mut observed = job("Restart", &["a"], &["a available"]);
     Arc::make_mut(observed.pods.get_mut(&PodName::from("a")).unwrap()).containers[0]
@@ -243,6 +292,7 @@ fn a_pod_of_unknown_digest_is_recreated() {
 #[test]
 fn two_recreated_pods_have_two_successors() {
     let mut observed = job("Recreate", &["a", "b"], &["a available", "b available"]);
+    observed.spec.parallelism = Some(2);
     store(&mut observed);
     set_pods(&mut observed, &["n available"]);
     assert_eq!(progress(&store(&mut observed)), [Succeeded, Processing]);
@@ -273,6 +323,7 @@ fn missing_uncontrolled_and_unsupported_targets_fail() {
 #[test]
 fn a_deadline_counts_for_each_target_and_cancels_its_operation() {
     let mut observed = job("Restart", &["a", "b"], &["a operating", "b operating"]);
+    observed.spec.parallelism = Some(2);
     store(&mut observed);
     observed.status.target_details[0].start_time = None;
     observed.status.target_details[1].start_time = Some(Time(Timestamp::UNIX_EPOCH));

@@ -105,7 +105,7 @@ struct Preference {
 impl Preference {
     fn of(observed: &Observed, claim: &ClaimView, hash: &str) -> Self {
         Self {
-            is_unused: !observed.all().any(|pod| pod.claims.contains(&claim.name)),
+            is_unused: !observed.all().any(|pod| pod.claims.contains_key(&claim.name)),
             is_orphan: claim.orphan,
             is_of_other_content: claim.hash() != Some(hash),
         }

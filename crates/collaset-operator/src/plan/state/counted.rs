@@ -1,6 +1,9 @@
 //! Which Pods count as replicas, and which of them are surplus.
 
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use podops_api::{ids::PodName, well_known};
 
@@ -101,8 +104,8 @@ pub(in crate::plan) fn lists(names: &[String], pod: &PodView) -> bool {
 }
 
 /// Orders Pods for scale-in: terminating Pods, Pods whose deletion is requested, Pods with a
-/// scale-in operation, Pods that are not ready, then by deletion cost, by the latest Ready time,
-/// and the newest.
+/// scale-in operation, Pods that are not ready, then by deletion cost, by the number of Pods on the
+/// same node, by the latest Ready time, and the newest.
 ///
 /// A Pod whose scale-in was requested stays first, so that consecutive reconciles never select more
 /// Pods than the surplus.
@@ -112,8 +115,7 @@ fn scale_in_candidates<'a>(
     counted: &[&'a PodView],
 ) -> Vec<&'a PodView> {
     let listed = pods_to_delete(observed);
-    let mut candidates = counted.to_vec();
-    candidates.sort_by_cached_key(|pod| {
+    let precedence = |pod: &PodView| {
         let is_requested = lists(listed, pod)
             || pod.has_label(well_known::TO_DELETE)
             || is_only_new_pod_listed(observed, pairs, pod);
@@ -123,9 +125,25 @@ fn scale_in_candidates<'a>(
             !pod.is_during(OwnOperation::ScaleIn),
             pod.ready.is_some(),
             pod.int_annotation(well_known::POD_DELETION_COST),
-            Reverse(pod.ready),
-            Reverse((pod.created, pod.instance)),
         )
-    });
+    };
+    let newest = |pod: &PodView| (Reverse(pod.ready), Reverse((pod.created, pod.instance)));
+    let mut candidates = counted.to_vec();
+    candidates.sort_by_cached_key(|pod| (precedence(pod), newest(pod)));
+    let left_on_node = left_on_node(&candidates);
+    candidates.sort_by_cached_key(|pod| (precedence(pod), Reverse(left_on_node.get(&pod.name))));
     candidates
+}
+
+/// Number of Pods that its node still has when a Pod is scaled in, itself included, if the Pods are
+/// scaled in in this order. By it, no node loses its last Pod while another has several.
+fn left_on_node<'a>(candidates: &[&'a PodView]) -> BTreeMap<&'a PodName, usize> {
+    let mut by_node: BTreeMap<&str, usize> = BTreeMap::new();
+    let last_first = candidates.iter().rev().filter_map(|pod| Some((pod, pod.node.as_deref()?)));
+    let left = last_first.map(|(pod, node)| {
+        let count = by_node.entry(node).or_default();
+        *count += 1;
+        (&pod.name, *count)
+    });
+    left.collect()
 }

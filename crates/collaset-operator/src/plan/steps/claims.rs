@@ -20,7 +20,7 @@ use crate::{
         action::{Action, ClaimChange, DisownReason},
         planner::Planner,
         state::{
-            claims::needed_claims,
+            claims::{NeededClaim, needed_claims},
             counted::is_exclusion_requested,
             instance_ids::{Instances, RemovalReason},
         },
@@ -42,9 +42,38 @@ pub(in crate::plan) fn ensure(
         .collect();
     let all_exist = missing.is_empty();
     for template in missing {
-        planner.add(Action::CreateClaim { instance, revision: revision.clone(), template });
+        let revision = revision.clone();
+        planner.add(Action::CreateClaim { instance, revision, template, name: None });
     }
     all_exist
+}
+
+/// Creates the PVCs again that a Pod waits for and that were deleted before it started; they have
+/// the names by which the Pod mounts them.
+pub(in crate::plan) fn restore(planner: &mut Planner<'_>) {
+    let observed = planner.observed;
+    let waits = |pod: &&PodView| {
+        let lacks_claim = pod.claims.keys().any(|name| !observed.claims.contains_key(name));
+        lacks_claim && !pod.deleting && !pod.terminal && !pod.has_started()
+    };
+    for pod in observed.active().filter(waits) {
+        let Some(instance) = pod.instance else { continue };
+        let needed = needed_claims(observed, instance, &pod.revision);
+        let missing = needed.iter().filter(|needed| needed.claim.is_none());
+        for template in missing.map(NeededClaim::name) {
+            let mounted = pod.claims.iter().find(|(_, volume)| *volume == template);
+            let Some((name, _)) = mounted else { continue };
+            if observed.claims.contains_key(name) || observed.taken_claims.contains(name) {
+                continue;
+            }
+            planner.add(Action::CreateClaim {
+                instance,
+                revision: pod.revision.clone(),
+                template: template.to_owned(),
+                name: Some(name.clone()),
+            });
+        }
+    }
 }
 
 /// A Pod that still uses a PVC that another is to use.
@@ -78,7 +107,7 @@ pub(in crate::plan) fn user_of<'a>(
     let uses = |pod: &&PodView| !pod.terminal || pod.deleting;
     let pods: Vec<&PodView> = observed.all().chain(others).filter(uses).collect();
     needed.find_map(|claim| {
-        let pod = pods.iter().find(|pod| pod.claims.contains(&claim.name))?;
+        let pod = pods.iter().find(|pod| pod.claims.contains_key(&claim.name))?;
         Some(ClaimUser { pod, claim: &claim.name })
     })
 }
@@ -104,11 +133,12 @@ pub(in crate::plan) fn plan(planner: &mut Planner<'_>, instances: &Instances) {
     restore_instance_ids(planner);
     take_back(planner);
     grow(planner);
-    let mounted: BTreeSet<&ClaimName> = observed.active().flat_map(|pod| &pod.claims).collect();
+    let mounted: BTreeSet<&ClaimName> =
+        observed.active().flat_map(|pod| pod.claims.keys()).collect();
     let in_use: BTreeSet<InstanceTemplate<'_>> = observed
         .active()
         .filter(|pod| !pod.deleting && !pod.terminal)
-        .flat_map(|pod| observed.claims_named(&pod.claims))
+        .flat_map(|pod| observed.claims_of(pod))
         .filter_map(InstanceTemplate::of)
         .collect();
     let templates = template_names(observed);
@@ -167,7 +197,7 @@ fn take_back(planner: &mut Planner<'_>) {
     let staying: Vec<&PodView> = staying.collect();
     for pod in staying {
         let Some(instance) = pod.instance else { continue };
-        for claim in observed.claims_named(&pod.claims).filter(|claim| claim.is_released()) {
+        for claim in observed.claims_of(pod).filter(|claim| claim.is_released()) {
             let change = ClaimChange::Include { instance };
             planner.add(Action::Claim { name: claim.name.clone(), change });
         }
@@ -202,7 +232,7 @@ fn grow(planner: &mut Planner<'_>) {
         .collect();
     for claim in bound {
         let pod = claim.instance.and_then(|id| pods.get(&id));
-        let Some(pod) = pod.filter(|pod| pod.claims.contains(&claim.name)) else { continue };
+        let Some(pod) = pod.filter(|pod| pod.claims.contains_key(&claim.name)) else { continue };
         let templates = storage.get(&pod.revision);
         let wanted = templates.and_then(|known| known.get(claim.template.as_ref()?));
         let Some(wanted) = wanted else { continue };

@@ -75,7 +75,7 @@ fn id_in_name(observed: &Observed, pod: &PodView) -> Option<InstanceId> {
 /// Instance IDs of PVCs that the Pod does not mount.
 fn claimed_by_others(observed: &Observed, pod: &PodView) -> BTreeSet<InstanceId> {
     let claims = observed.claims.values();
-    let others = claims.filter(|claim| !claim.deleting && !pod.claims.contains(&claim.name));
+    let others = claims.filter(|claim| !claim.deleting && !pod.claims.contains_key(&claim.name));
     others.filter_map(|claim| claim.instance).collect()
 }
 
@@ -98,7 +98,7 @@ fn adopt(planner: &mut Planner<'_>, instances: &mut Instances, requested: &Scale
             planner.joining += 1;
             planner.act_on(pod, Action::AdoptPod { pod: pod.name.clone(), instance: None });
             // A Pod that had left, and whose labels match again.
-            for claim in observed.claims_named(&pod.claims).filter(|claim| claim.is_released()) {
+            for claim in observed.claims_of(pod).filter(|claim| claim.is_released()) {
                 let change = ClaimChange::Include { instance };
                 planner.add(Action::Claim { name: claim.name.clone(), change });
             }
@@ -118,7 +118,7 @@ fn release(planner: &mut Planner<'_>, instances: &mut Instances) {
             continue;
         }
         // The operator may have stopped before it released the Pod as well.
-        let has_begun = observed.claims_named(&pod.claims).any(ClaimView::is_released);
+        let has_begun = observed.claims_of(pod).any(ClaimView::is_released);
         if observed.never_selected.contains(&pod.uid) && !has_begun {
             planner.block(never_selected(pod));
             continue;
@@ -145,7 +145,7 @@ fn leave(
     let Some(id) = pod.instance else { return };
     instances.release(id);
     let observed = planner.observed;
-    for claim in observed.claims_named(&pod.claims).filter(|claim| !claim.orphan) {
+    for claim in observed.claims_of(pod).filter(|claim| !claim.orphan) {
         let change = ClaimChange::Disown { reason };
         planner.add(Action::Claim { name: claim.name.clone(), change });
     }
@@ -215,7 +215,7 @@ fn include(planner: &mut Planner<'_>, instances: &mut Instances, requested: &Sca
             planner.joining += 1;
             let name = pod.name.clone();
             planner.act_on(pod, Action::AdoptPod { pod: name, instance: Some(instance) });
-            for claim in observed.claims_named(&pod.claims) {
+            for claim in observed.claims_of(pod) {
                 if claim.orphan || claim.instance != Some(instance) {
                     let change = ClaimChange::Include { instance };
                     planner.add(Action::Claim { name: claim.name.clone(), change });

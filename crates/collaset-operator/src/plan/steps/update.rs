@@ -191,7 +191,7 @@ fn decorated_template(planner: &Planner<'_>, source: &PodSource) -> Option<PodTe
 fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, target: &PodSource) {
     let operation = OwnOperation::Update;
     match chosen_method(planner, pod, methods, target) {
-        Ok(UpdateMethod::Metadata) => {
+        Ok(UpdateMethod::Annotations) => {
             let to = target.clone();
             let mode = ApplyMode::InService;
             planner.change_pod(pod, PodChange::Apply { to, mode });
@@ -268,7 +268,7 @@ fn apply_update(
         }
         // Before a container ran, its old state could not be distinguished from the new one.
         Ok(UpdateMethod::InPlace) if is_starting(pod) => {}
-        Ok(UpdateMethod::Metadata | UpdateMethod::InPlace) => {
+        Ok(UpdateMethod::Annotations | UpdateMethod::Labels | UpdateMethod::InPlace) => {
             let to = target.clone();
             let mode = ApplyMode::UnderOperation;
             planner.change_pod(pod, PodChange::Apply { to, mode });
@@ -392,5 +392,5 @@ fn target_not_found(target: &PodSource) -> Blocker {
 
 /// Returns whether the Pod is scheduled and some containers have not run yet.
 fn is_starting(pod: &PodView) -> bool {
-    pod.scheduled && pod.not_running_reason.is_none() && !pod.has_all_images()
+    pod.node.is_some() && pod.not_running_reason.is_none() && !pod.has_all_images()
 }

@@ -69,7 +69,8 @@ fn claimed(replicas: i32, pods: &str, claims: &str, is_updated: bool) -> Observe
     }
     for pod in observed.pods.values_mut().map(Arc::make_mut) {
         let storage = if *pod.revision == *"v2" { "200m" } else { "100m" };
-        pod.claims.insert(format!("{}-{storage}", pod.instance.unwrap_or_default()).into());
+        let claim = format!("{}-{storage}", pod.instance.unwrap_or_default());
+        pod.claims.insert(claim.into(), "data".to_owned());
     }
     observed
 }
@@ -111,6 +112,25 @@ fn an_owned_claim_is_preferred_to_an_unowned_one() {
     both.claims.insert(name, unowned);
     let needed = needed_claims(&both, InstanceId(0), &"v1".into());
     assert_eq!(needed[0].claim.unwrap().name, ClaimName::from("0-100m"));
+}
+
+#[test]
+fn the_lost_claim_of_a_pending_pod_is_created_with_its_name() {
+    let pending = claimed(1, "0 v1", "", false);
+    let Action::CreateClaim { instance, template, name, .. } = &plan(&pending, Timestamp::UNIX_EPOCH).actions[0] else {
+        panic!("{}", action_text(&pending));
+    };
+    assert_eq!((*instance, template.as_str()), (InstanceId(0), "data"));
+    assert_eq!(*name, Some(ClaimName::from("0-100m")));
+    check_claims(&claimed(1, "0 v1", "0 100m deleting", false), "");
+    check_claims(&claimed(1, "0 v1", "0 100m", false), "");
+    let mut taken = pending.clone();
+    taken.taken_claims.insert("0-100m".into());
+    check_claims(&taken, "");
+    let mut started = pending;
+    pod_mut(&mut started, "web-0").reports =
+        vec![ContainerReport { container_id: "id".to_owned(), ..ContainerReport::default() }];
+    check_claims(&started, "");
 }
 
 #[test]
@@ -170,7 +190,7 @@ fn a_changed_claim_template_keeps_the_claims() {
         check(lost, "create 0 v2");
         let mut updated = claimed(1, "0 v2 ready", "0 100m", true);
         let pod = updated.pods.values_mut().map(Arc::make_mut).next().unwrap();
-        pod.claims = ["0-100m".into()].into();
+        pod.claims = [("0-100m".into(), "data".to_owned())].into();
         check(updated, "");
         // Of two that an earlier release made, the one that the Pod mounts is used.
         let both = claimed(1, "0 v2 ready", "0 100m, 0 200m", true);
@@ -184,7 +204,7 @@ fn a_changed_claim_template_keeps_the_claims() {
 fn a_raised_request_grows_bound_claims() {
     let mut updated = claimed(2, "0 v2 ready, 1 v1 ready", "0 100m, 1 100m", true);
     for (pod, id) in updated.pods.values_mut().map(Arc::make_mut).zip([0, 1]) {
-        pod.claims = [format!("{id}-100m").into()].into();
+        pod.claims = [(format!("{id}-100m").into(), "data".to_owned())].into();
     }
     check_claims(&updated, "apply web-1 v2");
     for claim in updated.claims.values_mut() {
@@ -234,7 +254,7 @@ fn claims_follow_excluded_included_and_adopted_pods() {
     coming.spec.scale_strategy.get_or_insert_default().pod_to_include = list(&[4]);
     coming.orphans = pods_by_name([pod("4 v1 ready")]);
     let included = coming.orphans.values_mut().map(Arc::make_mut).next().unwrap();
-    included.claims.insert("4-100m".into());
+    included.claims.insert("4-100m".into(), "data".to_owned());
     coming.contexts = None;
     check_claims(&coming, "include web-4 as 0, include 4-100m as 0");
     check_claims(&claimed(0, "", "4 100m orphan", false), "adopt 4-100m");
@@ -263,7 +283,7 @@ fn a_pod_that_leaves_takes_its_claims_along() {
     back.contexts = None;
     back.orphans = pods_by_name([pod("0 v1 ready")]);
     let pod = back.orphans.values_mut().map(Arc::make_mut).next().unwrap();
-    pod.claims.insert("0-100m".into());
+    pod.claims.insert("0-100m".into(), "data".to_owned());
     check_claims(&back, "adopt web-0, include 0-100m as 0");
 }
 
@@ -276,7 +296,7 @@ fn a_claim_is_used_by_one_pod_at_a_time() {
         let mut waiting = claimed(1, "", "0 100m", false);
         let mut pod = pod(user);
         pod.name = "old".into();
-        pod.claims.insert("0-100m".into());
+        pod.claims.insert("0-100m".into(), "data".to_owned());
         if is_orphan {
             pod.labels.insert(well_known::ORPHANED.to_owned(), "true".to_owned());
         }
@@ -293,7 +313,7 @@ fn a_claim_is_used_by_one_pod_at_a_time() {
     // The containers of a Pod that has failed have ended.
     let mut failed = claimed(1, "", "0 100m", false);
     let mut pod = pod("0 v1 failed to-delete");
-    pod.claims.insert("0-100m".into());
+    pod.claims.insert("0-100m".into(), "data".to_owned());
     failed.pods.insert(pod.name.clone(), Arc::new(pod));
     check_claims(&failed, "create 0 v1");
 }
@@ -303,7 +323,7 @@ fn a_pod_that_stays_takes_its_claims_back() {
     let withdrawn = || {
         let mut observed = claimed(1, "0 v1 ready", "0 100m orphaned", false);
         let pod = observed.pods.values_mut().map(Arc::make_mut).next().unwrap();
-        pod.claims.insert("0-100m".into());
+        pod.claims.insert("0-100m".into(), "data".to_owned());
         observed
     };
     check_claims(&withdrawn(), "include 0-100m as 0");

@@ -236,3 +236,21 @@ fn listed_pods_are_recreated_within_max_unavailable() {
     let begun = "begin scale-in web-0, begin scale-in web-1, begin scale-in web-2";
     check(0, pods, edit, begun);
 }
+
+#[test]
+fn scale_in_leaves_a_pod_on_each_node() {
+    let on_nodes = |replicas: i32, nodes: &[&str]| {
+        let pods: Vec<String> = (0..nodes.len()).map(|id| format!("{id} v1 ready")).collect();
+        let mut set = observed(replicas, &pods.join(", "), |_| {});
+        for (id, node) in nodes.iter().enumerate() {
+            pod_mut(&mut set, &format!("web-{id}")).node = Some((*node).to_owned());
+        }
+        action_text(&set)
+    };
+    assert_eq!(on_nodes(2, &["a", "a", "b"]), "begin scale-in web-1");
+    assert_eq!(on_nodes(2, &["a", "b", "b"]), "begin scale-in web-2");
+    assert_eq!(
+        on_nodes(2, &["a", "a", "a", "b", "b"]),
+        "begin scale-in web-1, begin scale-in web-2, begin scale-in web-4"
+    );
+}

@@ -54,13 +54,19 @@ fn a_resize_that_does_not_progress_is_reported() {
 }
 
 #[test]
-fn metadata_is_updated_without_an_operation() {
-    let mut recorded = observed(1, "0 v1 ready", |spec| {
-        spec.template.0["metadata"]["labels"]["more"] = json!("1");
-    });
-    let template = Value::Object(recorded.spec.template.0.clone());
-    revision_mut(&mut recorded, "v2").data["spec"]["template"] = template;
-    assert_eq!(action_text(&recorded), "apply web-0 v2");
+fn annotations_change_in_service_and_labels_under_an_operation() {
+    let changed = |pod: &str, field: &str| {
+        let mut recorded = observed(1, pod, |spec| {
+            spec.template.0["metadata"][field]["more"] = json!("1");
+        });
+        let template = Value::Object(recorded.spec.template.0.clone());
+        revision_mut(&mut recorded, "v2").data["spec"]["template"] = template;
+        action_text(&recorded)
+    };
+    assert_eq!(changed("0 v1 ready", "annotations"), "apply web-0 v2");
+    assert_eq!(changed("0 v1 ready", "labels"), "begin update web-0");
+    assert_eq!(changed("0 v1 update:permitted", "labels"), "apply web-0 v2");
+    assert_eq!(changed("0 v2 update:permitted", "labels"), "finish web-0");
 }
 
 #[test]
