@@ -57,6 +57,22 @@ impl Creation {
     }
 }
 
+/// Time after which a rejected dry run is repeated: its cause may be another object.
+const REJECTION_MAX: SignedDuration = SignedDuration::from_secs(600);
+
+/// Last dry-run creation of a Pod.
+#[derive(Clone, Debug)]
+struct DryRun {
+    result: DryRunResult,
+    at: Timestamp,
+}
+
+impl DryRun {
+    fn is_valid(&self, now: Timestamp) -> bool {
+        self.result == DryRunResult::Accepted || now.duration_since(self.at) < REJECTION_MAX
+    }
+}
+
 /// Facts about one CollaSet that are not stored in the cluster.
 #[derive(Debug, Default)]
 pub struct SetMemory {
@@ -64,7 +80,7 @@ pub struct SetMemory {
     never_selected: BTreeSet<Uid>,
     creations: BTreeMap<InstanceId, Creation>,
     rejected_resizes: BTreeMap<Uid, RevisionName>,
-    dry_runs: BTreeMap<PodSource, DryRunResult>,
+    dry_runs: BTreeMap<PodSource, DryRun>,
     rejected_creates: BTreeSet<PodSource>,
     taken_pods: BTreeSet<PodName>,
     taken_claims: BTreeSet<ClaimName>,
@@ -94,9 +110,11 @@ impl SetMemory {
             self.rejected_resizes.retain(|uid, to| revisions.get(uid) == Some(&&*to));
         }
         let known = &observed.revisions;
-        self.dry_runs.retain(|source, _| known.contains_key(&source.revision));
+        self.dry_runs.retain(|source, dry_run| {
+            known.contains_key(&source.revision) && dry_run.is_valid(now)
+        });
         self.rejected_creates.retain(|source| known.contains_key(&source.revision));
-        observed.dry_runs.clone_from(&self.dry_runs);
+        observed.dry_runs = self.dry_runs();
         observed.last_pods.clone_from(&self.last_pods);
         observed.rejected_resizes.clone_from(&self.rejected_resizes);
         observed.rejected_creates.clone_from(&self.rejected_creates);
@@ -104,13 +122,20 @@ impl SetMemory {
         observed.taken_claims.clone_from(&self.taken_claims);
     }
 
-    /// Remembers for which revisions the API server accepts Pods.
-    pub fn record_dry_runs(&mut self, results: &WriteResults) {
-        for result in results {
-            if let Some(dry_run) = dry_run_result(result) {
-                self.dry_runs.insert(source_of(&result.write), dry_run);
+    /// Remembers for which revisions and decorations the API server accepts Pods.
+    pub fn record_dry_runs(&mut self, results: &WriteResults, now: Timestamp) {
+        for write in results {
+            if let Some(result) = dry_run_result(write) {
+                self.dry_runs.insert(source_of(&write.write), DryRun { result, at: now });
             }
         }
+    }
+
+    /// Results of the dry-run creations of Pods.
+    #[must_use]
+    pub fn dry_runs(&self) -> BTreeMap<PodSource, DryRunResult> {
+        let results = self.dry_runs.iter().map(|(source, known)| (source, &known.result));
+        results.map(|(source, result)| (source.clone(), result.clone())).collect()
     }
 
     /// Remembers for which revisions the API server rejects new Pods, and when it created one for

@@ -4,6 +4,7 @@ mod apply;
 mod args;
 pub(crate) mod cache;
 mod decorations;
+mod dry_runs;
 mod metrics;
 pub(crate) mod observe;
 mod program;

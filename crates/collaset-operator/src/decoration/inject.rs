@@ -9,7 +9,7 @@ use std::{
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use podops_api::{
-    ids::DecorationName,
+    ids::{DecorationName, RevisionName},
     pod_decoration::{
         AffinityPatch, DecorationTemplate, EmbeddedObject, InjectPolicy, InjectedContainer,
         MetadataPatch, PatchPolicy, PrimaryContainerPatch, TargetPolicy,
@@ -20,7 +20,7 @@ use podops_api::{
 use serde_json::{Map, Value, json};
 
 use super::{Choice, Decorations, applied::AppliedDecorations, revision_data::DecorationRevision};
-use crate::view::is_selected;
+use crate::view::{DryRunResult, PodSource, is_selected};
 
 /// Reasons for which a revision of a decoration cannot be added to a Pod template.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +57,11 @@ pub enum Conflict {
     },
     /// The selector of the CollaSet would not match the Pod.
     NotSelected,
+    /// The API server rejects the Pod, and accepts it without the decoration.
+    Rejected {
+        /// The API server's message.
+        message: String,
+    },
 }
 
 impl fmt::Display for Conflict {
@@ -86,6 +91,9 @@ impl fmt::Display for Conflict {
                     "spec.selector of the CollaSet would not match the labels of the Pod; keep the \
                      labels that it requires"
                 )
+            }
+            Self::Rejected { message } => {
+                write!(f, "the API server rejects the Pod with the decoration: {message}")
             }
         }
     }
@@ -124,6 +132,10 @@ pub struct Host<'a> {
     pub selector: &'a LabelSelector,
     /// Names of the claim templates, which are those of volumes.
     pub claims: BTreeSet<String>,
+    /// Revision of the Pod template.
+    pub revision: RevisionName,
+    /// Results of dry-run creations of Pods.
+    pub dry_runs: &'a BTreeMap<PodSource, DryRunResult>,
 }
 
 impl Host<'_> {
@@ -143,7 +155,22 @@ impl Host<'_> {
         let name = text(undefined.as_ref()?, "name").to_owned();
         Some(Conflict::VolumeUndefined { name })
     }
+
+    /// Returns why the API server rejects Pods with these decorations, if it accepts them with the
+    /// decorations before the last one.
+    fn rejection(&self, before: &Applied, with: &Applied) -> Option<Conflict> {
+        let result = |decorations: &Applied| {
+            let decorations = decorations.clone().into_iter().collect();
+            self.dry_runs.get(&PodSource { revision: self.revision.clone(), decorations })
+        };
+        let Some(DryRunResult::Rejected { message }) = result(with) else { return None };
+        let is_accepted = matches!(result(before), Some(DryRunResult::Accepted));
+        is_accepted.then(|| Conflict::Rejected { message: message.clone() })
+    }
 }
+
+/// Revisions of the decorations that have been added so far, by name.
+type Applied = BTreeMap<DecorationName, RevisionName>;
 
 /// Mounts that a decoration adds, to its own containers and to those of the Pod.
 fn mounts(added: &DecorationTemplate) -> Vec<Value> {
@@ -179,7 +206,7 @@ pub fn fit(
     candidates
         .sort_by(|a, b| a.weight.cmp(&b.weight).then_with(|| a.choice.name.cmp(&b.choice.name)));
     let mut decorated = template.clone();
-    let mut applied = BTreeMap::new();
+    let mut applied = Applied::new();
     for Candidate { choice, .. } in candidates {
         let mut unfit = None;
         for revision in &choice.revisions {
@@ -189,8 +216,11 @@ pub fn fit(
                 break;
             };
             let mut attempt = decorated.clone();
+            let mut with = applied.clone();
+            with.insert(choice.name.clone(), revision.clone());
             let injected = inject(&mut attempt, &known.template);
             let conflict = injected.err().or_else(|| host.conflict(&attempt, &known.template));
+            let conflict = conflict.or_else(|| host.rejection(&applied, &with));
             match conflict {
                 None => decorated = attempt,
                 // The API server has accepted the Pod; it changes no more than it has to.
@@ -200,7 +230,7 @@ pub fn fit(
                     continue;
                 }
             }
-            applied.insert(choice.name.clone(), revision.clone());
+            applied = with;
             break;
         }
         fitting.unfit.extend(unfit);
@@ -248,6 +278,23 @@ fn in_order<'a>(
     }
     revisions.sort_by(compare);
     Some(revisions)
+}
+
+/// Returns the decorations without the last one, without the last two, and so on, the fewest first:
+/// those by which [`fit`] finds the decoration that the API server rejects.
+#[must_use]
+pub fn prefixes(
+    applied: &AppliedDecorations,
+    decorations: &Decorations,
+) -> Vec<AppliedDecorations> {
+    let names = in_order(applied, decorations).unwrap_or_default();
+    let prefix = |length: usize| {
+        let first = names.iter().take(length);
+        let named =
+            first.filter_map(|(name, _)| Some(((*name).clone(), applied.revision(name)?.clone())));
+        named.collect()
+    };
+    (0..names.len()).map(prefix).collect()
 }
 
 fn compare(a: &Named<'_>, b: &Named<'_>) -> Ordering {

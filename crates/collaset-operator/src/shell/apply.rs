@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use podops_api::ids::ClaimName;
 use podops_client::{
+    object_key::ObjectKey,
     results::WriteResults,
     shell::{clock, read},
     write::{Outcome, Write},
@@ -36,7 +37,10 @@ impl CollaSetController {
             plan.actions.iter().partition(|action| render::is_change_only(action));
         let phases = render::render(observed, others, now);
         let mut results = self.writer.applier.apply_all(phases.dry_runs).await;
-        memory.record_dry_runs(&results);
+        if results.iter().next().is_some() {
+            memory.record_dry_runs(&results, now);
+            self.share_dry_runs(observed, memory);
+        }
         for phase in [phases.claim_deletions, phases.bookkeeping] {
             let written = self.write_all(observed, phase).await;
             if !written.all_done() {
@@ -57,6 +61,15 @@ impl CollaSetController {
             results.extend(self.write_all(observed, phases.finalizer_removal).await);
         }
         results
+    }
+
+    /// Makes the results of dry runs known to the PodDecorations of the namespace, whose statuses
+    /// name the decorations that the API server rejects.
+    fn share_dry_runs(&self, observed: &Observed, memory: &SetMemory) {
+        let set = ObjectKey::new(&observed.namespace, &observed.name);
+        if self.watches.caches.dry_runs.set(set, memory.dry_runs()) {
+            self.watches.related.send_to_namespace(&observed.namespace);
+        }
     }
 
     async fn write_all(

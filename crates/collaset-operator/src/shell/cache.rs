@@ -21,6 +21,7 @@ use podops_client::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::dry_runs::SharedDryRuns;
 use crate::{
     compat::revision_hash,
     decoration::{
@@ -565,6 +566,8 @@ pub(crate) struct Caches {
     pub(crate) contexts: Arc<IndexedStore<ResourceContext>>,
     /// PodDecorations, by namespace.
     pub(crate) decorations: Arc<IndexedStore<DecodedDecoration>>,
+    /// Results of dry runs that rejected a Pod.
+    pub(crate) dry_runs: SharedDryRuns,
 }
 
 impl Caches {
@@ -580,6 +583,7 @@ impl Caches {
             decorations: IndexedStore::new(|decoration: &DecodedDecoration| {
                 decoration.meta().namespace.clone()
             }),
+            dry_runs: SharedDryRuns::default(),
         }
     }
 

@@ -67,7 +67,11 @@ pub(super) struct Related {
 impl Related {
     /// Reports that an object has changed which concerns all PodDecorations of its namespace.
     pub(super) fn send<K: Resource>(&self, object: &K) {
-        let namespace = object.meta().namespace.as_deref().unwrap_or_default();
+        self.send_to_namespace(object.meta().namespace.as_deref().unwrap_or_default());
+    }
+
+    /// Reports a change that concerns all PodDecorations of a namespace.
+    pub(super) fn send_to_namespace(&self, namespace: &str) {
         if !self.caches.decorations.find(namespace).is_empty() {
             // The receiver is gone after shutdown has begun.
             let _ = self.concerned.unbounded_send(Concerned::Namespace(namespace.to_owned()));

@@ -58,7 +58,7 @@ pub(super) struct CollaSetController {
     pub(super) client: Client,
     pub(super) writer: Writer,
     events: Events,
-    watches: Watches,
+    pub(super) watches: Watches,
     /// Subresource with which Pods are resized.
     resize: OptionalResource,
     metrics: Metrics,
@@ -155,6 +155,7 @@ impl Reconciler for CollaSetController {
     }
 
     fn retain(&self, exists: &dyn Fn(&ObjectKey) -> bool) {
+        self.watches.caches.dry_runs.retain(exists);
         self.metrics.retain(exists);
     }
 }

@@ -108,6 +108,8 @@ impl<'a> Decorator<'a> {
             let host = Host {
                 selector: &facts.observed.spec.selector,
                 claims: facts.revisions.claim_templates(&case.revision),
+                revision: case.revision.clone(),
+                dry_runs: &facts.observed.dry_runs,
             };
             fit(&template, &host, &case.choices, &facts.observed.decorations)
         });

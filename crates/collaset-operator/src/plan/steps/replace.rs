@@ -3,7 +3,7 @@
 
 use podops_api::{collaset::PodUpgradePolicy, ids::RevisionName, well_known};
 
-use super::claims;
+use super::{claims, dry_run};
 use crate::{
     plan::{
         action::PodChange,
@@ -99,10 +99,15 @@ pub(in crate::plan) fn begin(
     if let Some(user) = claims::user_of(observed, instance, &revision) {
         // An earlier replacement terminates.
         planner.queue(user.pod, user.reason(instance));
-    } else if claims::ensure(planner, instance, &revision) {
+        return;
+    }
+    let source = PodSource { revision, decorations: targets.decorations(origin_id) };
+    if !dry_run::may_create(planner, instance, &source) {
+        return;
+    }
+    if claims::ensure(planner, instance, &source.revision) {
         planner.count_create();
         let update = update.cloned();
-        let source = PodSource { revision, decorations: targets.decorations(origin_id) };
         planner.change_pod(origin, PodChange::Replace { instance, source, update });
     }
 }

@@ -8,7 +8,7 @@ use podops_api::{
     lifecycle, well_known,
 };
 
-use super::claims;
+use super::{claims, dry_run};
 use crate::{
     plan::{
         action::{Action, CreateReason, OperationEnd, PodChange, SetChange},
@@ -123,11 +123,14 @@ fn scale_out(planner: &mut Planner<'_>, instances: &Instances, targets: &Targets
         if planner.creates_left() == 0 {
             break;
         }
-        if claims::ensure(planner, instance, &revision) {
+        let source = PodSource { revision, decorations: targets.decorations(instance) };
+        if !dry_run::may_create(planner, instance, &source) {
+            continue;
+        }
+        if claims::ensure(planner, instance, &source.revision) {
             planner.count_create();
             let is_new = instances.is_new(instance);
             let reason = if is_new { CreateReason::Initial } else { CreateReason::Recreate };
-            let source = PodSource { revision, decorations: targets.decorations(instance) };
             planner.add(Action::CreatePod { instance, source, reason });
         }
     }

@@ -1,9 +1,6 @@
 //! Selects the next Pods to update and the method for each.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use podops_api::{
     collaset::{PodUpgradePolicy, ResizePolicy},
@@ -12,11 +9,11 @@ use podops_api::{
     well_known,
 };
 
-use super::replace;
+use super::{dry_run, replace};
 use crate::{
     decoration::inject::decorate,
     plan::{
-        action::{Action, ApplyMode, OperationEnd, PodChange},
+        action::{ApplyMode, OperationEnd, PodChange},
         planner::{Blocker, Planner},
         state::{
             instance_ids::Instances,
@@ -198,7 +195,9 @@ fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, targ
         }
         Ok(method) => {
             let recreates = method == UpdateMethod::Recreate;
-            let may_begin = !recreates || is_source_accepted(planner, target);
+            // A change that the API server rejects would leave the Pod out of service.
+            let is_checked = recreates || !target.decorations.is_empty();
+            let may_begin = !is_checked || dry_run::is_accepted(planner, target);
             if may_begin && planner.capacity_left() > 0 && planner.try_interrupt(pod) {
                 let end = if recreates { OperationEnd::PodDeleted } else { OperationEnd::PodKept };
                 planner.change_pod(pod, PodChange::Begin { operation, end });
@@ -257,7 +256,7 @@ fn apply_update(
 ) {
     let operation = OwnOperation::Update;
     match chosen_method(planner, pod, methods, target) {
-        Ok(UpdateMethod::Recreate) if is_source_accepted(planner, target) => {
+        Ok(UpdateMethod::Recreate) if dry_run::is_accepted(planner, target) => {
             planner.change_pod(pod, PodChange::Delete { operation });
         }
         Ok(UpdateMethod::Recreate) => {
@@ -278,32 +277,6 @@ fn apply_update(
             planner.change_pod(pod, PodChange::Undo { operation });
         }
     }
-}
-
-/// Returns whether the API server accepts Pods of the target revision, checked before a Pod is
-/// deleted for it. Plans a dry run if that is unknown or was denied.
-fn is_source_accepted(planner: &mut Planner<'_>, target: &PodSource) -> bool {
-    match planner.observed.dry_runs.get(target) {
-        Some(DryRunResult::Accepted) => return true,
-        Some(DryRunResult::Rejected { message }) => planner.block(Blocker::updating(
-            &reasons::TEMPLATE_REJECTED,
-            format!("revision {target}: the API server rejects its Pods: {message}"),
-        )),
-        None => {}
-    }
-    let is_planned = planner
-        .plan
-        .actions
-        .iter()
-        .any(|action| matches!(action, Action::DryRunPod { source, .. } if source == target));
-    // Always the same instance, so that the applier recognizes a write that was rejected before.
-    let lowest = planner.observed.active().filter_map(|pod| pod.instance).min();
-    if let Some(instance) = lowest.filter(|_| !is_planned) {
-        planner.add(Action::DryRunPod { instance, source: target.clone() });
-        // A dry run changes nothing, so no event follows its result.
-        planner.requeue_after(Duration::ZERO);
-    }
-    false
 }
 
 /// Finishes the operation on a Pod at its target as soon as its containers run with the new images

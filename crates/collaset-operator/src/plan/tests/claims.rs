@@ -117,7 +117,9 @@ fn an_owned_claim_is_preferred_to_an_unowned_one() {
 #[test]
 fn the_lost_claim_of_a_pending_pod_is_created_with_its_name() {
     let pending = claimed(1, "0 v1", "", false);
-    let Action::CreateClaim { instance, template, name, .. } = &plan(&pending, Timestamp::UNIX_EPOCH).actions[0] else {
+    let Action::CreateClaim { instance, template, name, .. } =
+        &plan(&pending, Timestamp::UNIX_EPOCH).actions[0]
+    else {
         panic!("{}", action_text(&pending));
     };
     assert_eq!((*instance, template.as_str()), (InstanceId(0), "data"));

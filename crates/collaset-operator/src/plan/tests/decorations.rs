@@ -48,8 +48,26 @@ fn decorated(pods: &str, on_pods: &[(&str, &str)], known: Vec<(&str, Decoration)
             pod.reports.push(ContainerReport { name, image_id, ..ContainerReport::default() });
         }
     }
+    accept_all(&mut observed, &known);
     observed.decorations.known = known.into_iter().map(|(name, d)| (name.into(), d)).collect();
     observed
+}
+
+/// Lets the API server accept Pods with any revisions of these decorations.
+fn accept_all(observed: &mut Observed, known: &[(&str, Decoration)]) {
+    let mut combinations: Vec<Vec<(&str, &str)>> = vec![Vec::new()];
+    for (name, decoration) in known {
+        let with = combinations.iter().flat_map(|others| {
+            let revisions = decoration.revisions.keys();
+            revisions.map(|revision| [others.as_slice(), &[(*name, revision)]].concat())
+        });
+        let with: Vec<_> = with.collect();
+        combinations.extend(with);
+    }
+    for decorations in combinations {
+        accept(observed, "v1", &decorations);
+        accept(observed, "v2", &decorations);
+    }
 }
 
 fn accept(observed: &mut Observed, revision: &str, decorations: &[(&str, &str)]) {
@@ -61,6 +79,7 @@ fn accept(observed: &mut Observed, revision: &str, decorations: &[(&str, &str)])
 fn a_sidecar_is_added_by_recreation_and_updated_in_place() {
     let known = || vec![("s", sidecar("s", &[("s-1", "s:1")]))];
     let mut new = decorated("0 v1 ready available, 1 v1 ready available", &[], known());
+    new.dry_runs.clear();
     assert_eq!(action_text(&new), "dry-run 0 v1+s-1");
     accept(&mut new, "v1", &[("s", "s-1")]);
     assert_eq!(action_text(&new), "begin update web-0, begin update web-1");
@@ -68,7 +87,10 @@ fn a_sidecar_is_added_by_recreation_and_updated_in_place() {
     assert_eq!(action_text(&new), "delete web-0");
 
     let newer = || vec![("s", sidecar("s", &[("s-1", "s:1"), ("s-2", "s:2")]))];
-    let begun = decorated("0 v1 ready available", &[("s", "s-1")], newer());
+    let mut begun = decorated("0 v1 ready available", &[("s", "s-1")], newer());
+    begun.dry_runs.clear();
+    assert_eq!(action_text(&begun), "dry-run 0 v1+s-2");
+    accept(&mut begun, "v1", &[("s", "s-2")]);
     assert_eq!(action_text(&begun), "begin update web-0");
     let permitted = decorated("0 v1 ready update:permitted", &[("s", "s-1")], newer());
     assert_eq!(action_text(&permitted), "apply web-0 v1+s-2");
@@ -213,4 +235,59 @@ fn a_replacement_gets_the_decorations_of_its_origins_target() {
     let mut replaced = decorated("0 v1 ready available", &[("s", "s-1")], known);
     replaced.spec.update_strategy.pod_upgrade_policy = PodUpgradePolicy::Replace;
     assert_eq!(action_text(&replaced), "replace web-0 by 1 v1+s-2");
+}
+
+fn reject(observed: &mut Observed, decorations: &[(&str, &str)]) {
+    let source = PodSource { revision: "v1".into(), decorations: applied(decorations) };
+    let message = "must be unique".to_owned();
+    observed.dry_runs.insert(source, DryRunResult::Rejected { message });
+}
+
+#[test]
+fn a_decoration_is_tried_before_the_first_pod_has_it() {
+    let known = || vec![("s", sidecar("s", &[("s-1", "s:1")]))];
+    let empty = || {
+        let mut set = decorated("", &[], known());
+        set.spec.replicas = Some(2);
+        set.dry_runs.clear();
+        set
+    };
+    let mut new = empty();
+    assert_eq!(action_text(&new), "dry-run 0 v1+s-1");
+    accept(&mut new, "v1", &[("s", "s-1")]);
+    assert_eq!(action_text(&new), "create 0 v1+s-1, create 1 v1+s-1");
+    let mut rejected = empty();
+    reject(&mut rejected, &[("s", "s-1")]);
+    assert_eq!(action_text(&rejected), "dry-run 0 v1", "is the template accepted without it?");
+    let mut conflicting = rejected.clone();
+    accept(&mut conflicting, "v1", &[]);
+    assert_eq!(action_text(&conflicting), "create 0 v1, create 1 v1");
+    // The template itself is at fault, which a create reports.
+    reject(&mut rejected, &[]);
+    assert_eq!(action_text(&rejected), "create 0 v1+s-1, create 1 v1+s-1");
+    let mut one_exists = decorated("0 v1 ready available", &[("s", "s-1")], known());
+    one_exists.spec.replicas = Some(2);
+    one_exists.dry_runs.clear();
+    assert_eq!(action_text(&one_exists), "create 1 v1+s-1");
+}
+
+#[test]
+fn only_the_rejected_decoration_is_left_out() {
+    let known =
+        vec![("a", sidecar("a", &[("a-1", "a:1")])), ("b", sidecar("b", &[("b-1", "b:1")]))];
+    let mut set = decorated("", &[], known);
+    set.spec.replicas = Some(1);
+    set.dry_runs.clear();
+    assert_eq!(action_text(&set), "dry-run 0 v1+a-1+b-1");
+    reject(&mut set, &[("a", "a-1"), ("b", "b-1")]);
+    assert_eq!(action_text(&set), "dry-run 0 v1");
+    accept(&mut set, "v1", &[]);
+    assert_eq!(action_text(&set), "dry-run 0 v1+a-1");
+    let mut second = set.clone();
+    accept(&mut second, "v1", &[("a", "a-1")]);
+    assert_eq!(action_text(&second), "create 0 v1+a-1");
+    reject(&mut set, &[("a", "a-1")]);
+    assert_eq!(action_text(&set), "dry-run 0 v1+b-1");
+    accept(&mut set, "v1", &[("b", "b-1")]);
+    assert_eq!(action_text(&set), "create 0 v1+b-1");
 }

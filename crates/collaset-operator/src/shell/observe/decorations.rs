@@ -11,9 +11,10 @@ use podops_api::{
     ids::{InstanceId, RevisionName},
     well_known,
 };
-use podops_client::decode::Decoded;
+use podops_client::{decode::Decoded, object_key::ObjectKey};
 
 use super::super::cache::{Caches, SlimDecoration, SlimRevision, owner_name};
+use super::super::dry_runs::DryRuns;
 use crate::{
     compat::{claim_hash::template_names, revision_hash},
     decoration::{
@@ -218,9 +219,10 @@ pub(crate) fn observe_one(
     }
     let names: BTreeSet<&String> = observed.pods.iter().map(|pod| &pod.set).collect();
     let others = observe(&view.namespace, caches);
-    let sets = names
-        .into_iter()
-        .filter_map(|name| Some((name.clone(), selected_set(&set(name)?, &view, &others))));
+    let sets = names.into_iter().filter_map(|name| {
+        let dry_runs = caches.dry_runs.of(&ObjectKey::new(&view.namespace, name));
+        Some((name.clone(), selected_set(&set(name)?, &view, &others, &dry_runs)))
+    });
     observed.sets = sets.collect();
     observed.recorded = recorded(&view, caches);
     observed.decoration = view;
@@ -238,8 +240,13 @@ fn recorded(view: &DecorationView, caches: &Caches) -> BTreeSet<RevisionName> {
 }
 
 /// Returns whether the CollaSet has all its Pods, and why the decoration does not fit its template.
-fn selected_set(set: &CollaSet, view: &DecorationView, decorations: &Decorations) -> SelectedSet {
-    let replicas = set.status.as_ref().map_or(0, |status| status.replicas);
+fn selected_set(
+    set: &CollaSet,
+    view: &DecorationView,
+    decorations: &Decorations,
+    dry_runs: &DryRuns,
+) -> SelectedSet {
+    let status = set.status.clone().unwrap_or_default();
     let labels = set.spec.template.labels();
     let decorated = Decorated {
         instance: InstanceId::default(),
@@ -252,11 +259,13 @@ fn selected_set(set: &CollaSet, view: &DecorationView, decorations: &Decorations
     let host = Host {
         selector: &set.spec.selector,
         claims: template_names(&set.spec.volume_claim_templates),
+        revision: status.updated_revision.as_str().into(),
+        dry_runs,
     };
     let fitting = fit(&set.spec.template, &host, &choices, decorations);
     let unfit = fitting.unfit.into_iter().find(|unfit| unfit.name == view.name);
     SelectedSet {
-        complete: set.spec.replicas.unwrap_or(REPLICAS) == replicas,
+        complete: set.spec.replicas.unwrap_or(REPLICAS) == status.replicas,
         conflict: unfit.map(|unfit| unfit.conflict.to_string()),
     }
 }

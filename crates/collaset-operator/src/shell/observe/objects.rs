@@ -43,6 +43,7 @@ pub(crate) fn caches(objects: impl Fn(&str) -> Vec<Value>) -> serde_json::Result
             |decoration: &DecodedDecoration| decoration.meta().namespace.clone(),
             |_| (),
         )?,
+        ..Caches::new()
     })
 }
 
