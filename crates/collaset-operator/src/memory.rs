@@ -76,6 +76,8 @@ impl DryRun {
 /// Facts about one CollaSet that are not stored in the cluster.
 #[derive(Debug, Default)]
 pub struct SetMemory {
+    /// UID of the namespace; `None` before it was needed.
+    pub namespace_uid: Option<Uid>,
     last_pods: BTreeMap<InstanceId, Uid>,
     never_selected: BTreeSet<Uid>,
     creations: BTreeMap<InstanceId, Creation>,

@@ -202,6 +202,10 @@ impl WritePhases {
             ClaimChange::Disown { reason } => {
                 self.bookkeeping.push(claim::disown(observed, claim, *reason));
             }
+            ClaimChange::Keep => self.changes.extend(claim::keep(observed, claim)),
+            ClaimChange::DeleteWithSet => {
+                self.changes.extend(claim::delete_with_set(observed, claim));
+            }
             ClaimChange::Grow { storage } => {
                 self.changes.push(claim::grow(observed, claim, storage));
             }

@@ -110,6 +110,8 @@ pub struct Observed {
     pub name: String,
     /// UID of the CollaSet.
     pub uid: Uid,
+    /// UID of the namespace; `None` if it is not needed.
+    pub namespace_uid: Option<Uid>,
     /// Observed resourceVersion of the CollaSet.
     pub resource_version: ResourceVersion,
     /// `metadata.generation` of the CollaSet.
@@ -326,6 +328,13 @@ impl Observed {
     pub fn claim_retention_default(&self) -> Retention {
         let is_new = self.status.observed_generation == 0;
         if is_new { Retention::Retain } else { self.status.claim_retention_default }
+    }
+
+    /// Returns whether PVCs exist, or are to be created, that outlive the CollaSet.
+    #[must_use]
+    pub fn has_claims_to_keep(&self) -> bool {
+        let has_claims = !self.spec.volume_claim_templates.is_empty() || !self.claims.is_empty();
+        has_claims && self.claim_retention().when_deleted == Retention::Retain
     }
 
     /// PVCs that the Pod mounts.
@@ -615,6 +624,9 @@ pub struct ClaimView {
     pub deleting: bool,
     /// True if no CollaSet controls the PVC.
     pub orphan: bool,
+    /// True if the namespace owns the PVC too, so that the garbage collector does not delete it with
+    /// the CollaSet.
+    pub kept: bool,
     /// Requested storage of a bound PVC, which alone can grow; `None` of any other.
     pub bound_storage: Option<String>,
 }

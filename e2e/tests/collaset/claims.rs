@@ -8,7 +8,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::{resource_context::ResourceContext, well_known};
 use podops_test_cluster::{
@@ -31,6 +31,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
             .beside(retained_claims_outlive_their_set)
             .beside(a_cancelled_replacement_releases_its_claim)
             .beside(a_claim_of_another_template_is_released_by_the_update)
+            .then_mut(foreground_deletion_keeps_retained_claims)
             .end(all_requests_are_permitted),
     )
 }
@@ -349,6 +350,35 @@ async fn retained_claims_outlive_their_set(cluster: &TestCluster) {
     // The garbage collector discovers new kinds only periodically.
     let collected = async || Ok(claims(cluster, "deleted").await.is_empty());
     eventually(TIMEOUT * 3, collected).await.unwrap();
+}
+
+/// The garbage collector deletes whatever only the CollaSet owns. It is often faster than the
+/// operator, which is stopped here.
+async fn foreground_deletion_keeps_retained_claims(cluster: &mut TestCluster) {
+    for (set, policy) in [("kept", "Retain"), ("dropped", "Delete")] {
+        let policy = spec("100m", &retention("whenDeleted", policy));
+        cluster.create_and_wait(set, 1, &policy).await.unwrap();
+    }
+    let before = uids(cluster, "kept").await;
+    cluster.stop_operator("collaset-operator").await.unwrap();
+    let without_finalizer = json!({ "metadata": { "finalizers": null } });
+    for set in ["kept", "dropped"] {
+        let sets = cluster.sets();
+        sets.delete(set, &DeleteParams::foreground()).await.unwrap();
+        // The garbage collector needs no operator.
+        let is_collected = async || {
+            let left = claims(cluster, set).await;
+            Ok(set == "kept" && left.iter().all(|claim| !is_of_set(claim)) || left.is_empty())
+        };
+        eventually(TIMEOUT * 3, is_collected).await.unwrap();
+        let patch = Patch::Merge(&without_finalizer);
+        sets.patch(set, &PatchParams::default(), &patch).await.unwrap();
+    }
+    assert_eq!(uids(cluster, "kept").await, before);
+}
+
+fn is_of_set(claim: &PersistentVolumeClaim) -> bool {
+    claim.owner_references().iter().any(|owner| owner.kind == "CollaSet")
 }
 
 /// Case 22 of Kuperator's end-to-end suite; the image cannot be pulled.

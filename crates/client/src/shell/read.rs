@@ -1,8 +1,8 @@
 //! Reads single objects from the API server, where a cache does not suffice.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
-    Client, Resource as _,
+    Api, Client, Resource as _,
     api::GetParams,
     core::{PartialObjectMeta, Request},
 };
@@ -38,6 +38,16 @@ pub async fn owner_uids(client: &Client, target: &Target) -> kube::Result<Option
         let owners = metadata.owner_references.into_iter().flatten();
         owners.map(|owner| owner.uid).collect()
     }))
+}
+
+/// Returns the UID of a namespace; `None` if it does not exist.
+///
+/// # Errors
+///
+/// If the request fails.
+pub async fn namespace_uid(client: &Client, name: &str) -> kube::Result<Option<String>> {
+    let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
+    Ok(namespaces.get_metadata_opt(name).await?.and_then(|namespace| namespace.metadata.uid))
 }
 
 #[cfg(test)]

@@ -82,7 +82,11 @@ fn fate(change: &ClaimChange) -> Option<(&'static EventReason, String)> {
         ClaimChange::Grow { storage } => {
             Some((&reasons::CLAIM_GROWING, format!("requesting {storage}, as the claim template")))
         }
-        ClaimChange::Adopt | ClaimChange::Include { .. } | ClaimChange::SetInstance { .. } => None,
+        ClaimChange::Adopt
+        | ClaimChange::Include { .. }
+        | ClaimChange::SetInstance { .. }
+        | ClaimChange::Keep
+        | ClaimChange::DeleteWithSet => None,
     }
 }
 

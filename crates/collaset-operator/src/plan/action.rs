@@ -127,6 +127,11 @@ pub enum ClaimChange {
         /// Reason for which the CollaSet gives the PVC up.
         reason: DisownReason,
     },
+    /// Adds the namespace to the owners, so that the garbage collector does not delete the PVC with
+    /// the CollaSet.
+    Keep,
+    /// Removes the namespace from the owners, because the PVC is deleted with the CollaSet.
+    DeleteWithSet,
     /// Raises the requested storage.
     Grow {
         /// Storage to request.
@@ -274,6 +279,8 @@ impl fmt::Display for Action {
                 ClaimChange::Include { instance } => write!(f, "include {name} as {instance}"),
                 ClaimChange::SetInstance { instance } => write!(f, "label {name} as {instance}"),
                 ClaimChange::Disown { .. } => write!(f, "disown {name}"),
+                ClaimChange::Keep => write!(f, "keep {name}"),
+                ClaimChange::DeleteWithSet => write!(f, "delete {name} with the set"),
                 ClaimChange::Grow { storage } => write!(f, "grow {name} to {storage}"),
                 ClaimChange::Delete => write!(f, "delete {name}"),
             },

@@ -1,7 +1,7 @@
 //! Renders writes of PersistentVolumeClaims: create, adopt, disown, delete.
 
 use podops_api::{
-    ids::{ClaimName, InstanceId, RevisionName},
+    ids::{ClaimName, InstanceId, RevisionName, Uid},
     well_known,
 };
 use podops_client::write::{Change, FieldValidation, Write};
@@ -60,7 +60,7 @@ pub(super) fn create(observed: &Observed, new: &NewClaim<'_>) -> Option<Write> {
     fields.retain(|key, _| matches!(key.as_str(), "annotations" | "finalizers"));
     fields.insert("name".to_owned(), json!(name));
     fields.insert("labels".to_owned(), Value::Object(labels));
-    fields.insert("ownerReferences".to_owned(), owner(observed));
+    fields.insert("ownerReferences".to_owned(), owners(observed));
     let spec = template.0.get("spec").cloned().unwrap_or_default();
     let body = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec });
     let target = target(observed, CLAIMS, &name);
@@ -88,7 +88,7 @@ pub(super) fn adopt(observed: &Observed, claim: &ClaimView, instance: Option<Ins
     let mut metadata = json!({
         "uid": claim.uid,
         "resourceVersion": claim.resource_version,
-        "ownerReferences": owner(observed),
+        "ownerReferences": owners(observed),
     });
     if let Some(id) = instance {
         metadata["labels"] =
@@ -112,7 +112,9 @@ pub(super) fn set_instance(observed: &Observed, claim: &ClaimView, instance: Ins
 
 /// Removes the CollaSet from the PVC's owners; labels it as orphaned unless the CollaSet is deleted.
 pub(super) fn disown(observed: &Observed, claim: &ClaimView, reason: DisownReason) -> Write {
-    let references = json!([{ "$patch": "delete", "uid": observed.uid }]);
+    let namespace = observed.namespace_uid.iter().filter(|_| claim.kept);
+    let removed = [&observed.uid].into_iter().chain(namespace);
+    let references: Vec<Value> = removed.map(removed_owner).collect();
     let mut metadata = json!({ "uid": claim.uid, "ownerReferences": references });
     if reason != DisownReason::SetDeleted {
         metadata["labels"] = json!({ well_known::ORPHANED: "true" });
@@ -123,6 +125,47 @@ pub(super) fn disown(observed: &Observed, claim: &ClaimView, reason: DisownReaso
     }
     let body = Change::Strategic(json!({ "metadata": metadata }));
     Write::Patch { target: target(observed, CLAIMS, &claim.name), change: body }
+}
+
+/// Returns the owners of a PVC: the CollaSet, and the namespace if the PVC is to outlive the
+/// CollaSet.
+///
+/// The garbage collector deletes an object once it has no other owner than one that is deleted with
+/// `propagationPolicy: Foreground`, and does so before the operator can release the PVC. The
+/// namespace exists as long as the PVC does.
+fn owners(observed: &Observed) -> Value {
+    let mut owners = owner(observed);
+    if observed.has_claims_to_keep()
+        && let (Some(uid), Some(list)) = (&observed.namespace_uid, owners.as_array_mut())
+    {
+        list.push(namespace_owner(&observed.namespace, uid));
+    }
+    owners
+}
+
+fn namespace_owner(name: &str, uid: &Uid) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Namespace", "name": name, "uid": uid })
+}
+
+fn removed_owner(uid: &Uid) -> Value {
+    json!({ "$patch": "delete", "uid": uid })
+}
+
+/// Adds the namespace to the owners of the PVC; `None` if its UID is not known.
+pub(super) fn keep(observed: &Observed, claim: &ClaimView) -> Option<Write> {
+    let uid = observed.namespace_uid.as_ref()?;
+    Some(change_owner(observed, claim, &namespace_owner(&observed.namespace, uid)))
+}
+
+/// Removes the namespace from the owners of the PVC; `None` if its UID is not known.
+pub(super) fn delete_with_set(observed: &Observed, claim: &ClaimView) -> Option<Write> {
+    Some(change_owner(observed, claim, &removed_owner(observed.namespace_uid.as_ref()?)))
+}
+
+fn change_owner(observed: &Observed, claim: &ClaimView, owner: &Value) -> Write {
+    let metadata = json!({ "uid": claim.uid, "ownerReferences": [owner] });
+    let change = Change::Strategic(json!({ "metadata": metadata }));
+    Write::Patch { target: target(observed, CLAIMS, &claim.name), change }
 }
 
 /// Raises the storage that the PVC requests.

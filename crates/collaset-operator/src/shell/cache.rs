@@ -223,9 +223,13 @@ pub(crate) fn owner<K: Resource>(object: &K) -> Option<String> {
     object.meta().namespace.as_deref().map(orphans_key)
 }
 
+fn owners<K: Resource>(object: &K) -> impl Iterator<Item = &OwnerReference> {
+    object.meta().owner_references.iter().flatten()
+}
+
 /// Returns whether the object has a controller of any kind.
 pub(crate) fn is_controlled<K: Resource>(object: &K) -> bool {
-    object.meta().owner_references.iter().flatten().any(|o| o.controller == Some(true))
+    owners(object).any(|o| o.controller == Some(true))
 }
 
 /// Returns the cache index key of the objects of a namespace that have no controller.
@@ -525,6 +529,7 @@ impl SlimClaim {
             labels: metadata.labels.clone().unwrap_or_default(),
             deleting: metadata.deletion_timestamp.is_some(),
             orphan: controller(self, COLLASET).is_none(),
+            kept: owners(self).any(|owner| owner.kind == "Namespace" && owner.api_version == "v1"),
             bound_storage: (self.status.phase == "Bound")
                 .then(|| self.spec.resources.requests.storage.clone()),
         }

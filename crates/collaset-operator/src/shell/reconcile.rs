@@ -4,11 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{Client, runtime::watcher::Event};
-use podops_api::collaset::{CollaSet, CollaSetStatus};
+use podops_api::{
+    collaset::{CollaSet, CollaSetStatus},
+    ids::Uid,
+};
 use podops_client::{
     event::EventReason,
     object_key::ObjectKey,
-    shell::{clock, discovery::OptionalResource, events::Events, store::WatchProgress},
+    shell::{clock, discovery::OptionalResource, events::Events, read, store::WatchProgress},
     status_throttle::StatusChange,
     write::{self, PODS},
 };
@@ -173,9 +176,31 @@ impl CollaSetController {
     ) -> Result<Observed, ReconcileError> {
         let mut observed = observe(set, &self.watches.caches);
         memory.add_to(&mut observed, clock::now());
+        observed.namespace_uid = self.namespace_uid(&observed, memory).await?;
         observed.default_max_unavailable.clone_from(&self.default_max_unavailable);
         observed.can_resize = self.resize.is_served().await.map_err(Cause::Discovery)?;
         Ok(observed)
+    }
+
+    /// UID of the namespace, which owns PVCs that are to outlive the CollaSet; `None` if there are
+    /// none and none are kept.
+    ///
+    /// # Errors
+    ///
+    /// If the namespace cannot be read.
+    async fn namespace_uid(
+        &self,
+        observed: &Observed,
+        memory: &mut SetMemory,
+    ) -> Result<Option<Uid>, ReconcileError> {
+        let is_needed =
+            observed.has_claims_to_keep() || observed.claims.values().any(|claim| claim.kept);
+        if memory.namespace_uid.is_none() && is_needed {
+            let uid = read::namespace_uid(&self.client, &observed.namespace).await;
+            let uid = uid.map_err(|source| Cause::Get { resource: "namespaces", source })?;
+            memory.namespace_uid = uid.map(|uid| uid.as_str().into());
+        }
+        Ok(memory.namespace_uid.clone().filter(|_| is_needed))
     }
 
     /// Reports the status, except of a CollaSet whose finalizer the plan has removed. Returns the

@@ -131,6 +131,7 @@ pub(in crate::plan) fn plan(planner: &mut Planner<'_>, instances: &Instances) {
         }
     }
     restore_instance_ids(planner);
+    keep_or_delete_with_set(planner);
     take_back(planner);
     grow(planner);
     let mounted: BTreeSet<&ClaimName> =
@@ -181,6 +182,20 @@ struct InstanceTemplate<'a> {
 impl<'a> InstanceTemplate<'a> {
     fn of(claim: &'a ClaimView) -> Option<Self> {
         Some(Self { instance: claim.instance?, template: claim.template.as_deref()? })
+    }
+}
+
+/// Lets the namespace own the PVCs as well if they are to outlive the CollaSet, and only then.
+fn keep_or_delete_with_set(planner: &mut Planner<'_>) {
+    let observed = planner.observed;
+    if observed.namespace_uid.is_none() {
+        return;
+    }
+    let keeps = observed.has_claims_to_keep();
+    let owned = observed.claims.values().filter(|claim| !claim.orphan && !claim.deleting);
+    for claim in owned.filter(|claim| claim.kept != keeps) {
+        let change = if keeps { ClaimChange::Keep } else { ClaimChange::DeleteWithSet };
+        planner.add(Action::Claim { name: claim.name.clone(), change });
     }
 }
 

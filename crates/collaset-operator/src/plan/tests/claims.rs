@@ -335,3 +335,20 @@ fn a_pod_that_stays_takes_its_claims_back() {
     pod.labels.insert("app".to_owned(), "other".to_owned());
     assert!(action_text(&leaving).starts_with("release web-0"), "{}", action_text(&leaving));
 }
+
+#[test]
+fn the_namespace_owns_claims_that_outlive_their_set() {
+    let with_policy = |policy: Retention, is_kept: bool| {
+        let mut set = claimed(1, "0 v1 ready", "0 100m", false);
+        let retention = ClaimRetention { when_deleted: policy, ..ClaimRetention::default() };
+        let strategy = set.spec.scale_strategy.get_or_insert_default();
+        strategy.persistent_volume_claim_retention_policy = Some(retention);
+        set.namespace_uid = Some("namespace".into());
+        set.claims.values_mut().for_each(|claim| claim.kept = is_kept);
+        action_text(&set)
+    };
+    assert_eq!(with_policy(Retention::Retain, false), "keep 0-100m");
+    assert_eq!(with_policy(Retention::Retain, true), "");
+    assert_eq!(with_policy(Retention::Delete, true), "delete 0-100m with the set");
+    assert_eq!(with_policy(Retention::Delete, false), "");
+}
