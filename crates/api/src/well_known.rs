@@ -139,6 +139,10 @@ pub const APPROVED_STEP: &str = "collaset.kusionstack.io/approved-step";
 /// containers of all Pods.
 pub const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
 
+/// Annotation of a Pod template, set by instance-operator: hash of the ConfigMaps and Secrets that
+/// the Pods use; another value restarts the containers of all Pods.
+pub const DEPENDENCIES_HASH: &str = "kudo.dev/dependencies-hash";
+
 /// Annotation of Kubernetes. Integer; among otherwise equal Pods, the one with the lowest cost is
 /// scaled in first.
 pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";

@@ -15,6 +15,7 @@ pub mod graceful;
 pub mod hash;
 pub mod health;
 pub mod readiness;
+pub mod retention;
 
 /// API version and kind of objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

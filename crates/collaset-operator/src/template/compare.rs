@@ -119,15 +119,15 @@ fn strip(container: &mut Value) {
     }
 }
 
-/// Returns whether all containers restart although their images may not change: the annotation
-/// [`well_known::RESTARTED_AT`] has another value. Its removal restarts nothing.
-fn restarts(from: &PodTemplate, to: &PodTemplate) -> bool {
-    let new = restarted_at(to);
-    new.is_some() && new != restarted_at(from)
-}
+/// Annotations of which another value restarts all containers.
+const RESTARTING: [&str; 2] = [well_known::RESTARTED_AT, well_known::DEPENDENCIES_HASH];
 
-fn restarted_at(template: &PodTemplate) -> Option<String> {
-    template.annotations().remove(well_known::RESTARTED_AT)
+/// Returns whether all containers restart although their images may not change: an annotation of
+/// [`RESTARTING`] has another value. Its removal restarts nothing.
+fn restarts(from: &PodTemplate, to: &PodTemplate) -> bool {
+    let old = from.annotations();
+    let new = to.annotations();
+    RESTARTING.iter().any(|key| new.contains_key(*key) && new.get(*key) != old.get(*key))
 }
 
 /// Returns the containers that an update in place restarts although their images do not change:
@@ -223,6 +223,9 @@ mod tests {
         assert_eq!(method(&at("1", "v1"), &at("1", "v1"), true), UpdateMethod::Annotations);
         assert_eq!(method(&at("1", "v1"), &none, true), UpdateMethod::Annotations);
         assert_eq!(names(&at("1", "v1"), &none), "");
+        let mut hashed = none.clone();
+        hashed.0["metadata"] = json!({"annotations": {(well_known::DEPENDENCIES_HASH): "1"}});
+        assert_eq!(names(&none, &hashed), "a b");
     }
 
     #[test]

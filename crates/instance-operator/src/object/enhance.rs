@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ObjectType, Scope, controller, hash, map_at, object_type, text};
+use super::{
+    ObjectType, Scope, controller, hash, map_at, object_type, retention::outlives_instance, text,
+};
 
 /// Label `heritage=kudo` of every applied object.
 pub const HERITAGE: (&str, &str) = ("heritage", "kudo");
@@ -131,20 +133,27 @@ fn add(object: &mut Value, path: &[&str], entries: &[(&str, &str)]) {
     }
 }
 
-/// Moves an object to the namespace of the Instance, which becomes its controller.
+/// Moves an object to the namespace of the Instance, which becomes its controller unless the object
+/// outlives it.
 fn own(object: &mut Value, context: &Context<'_>) -> Result<(), ControllerConflict> {
     if let Some(other) = controller(object).filter(|o| o["uid"] != context.instance_uid) {
         let kind = text(other, "/kind").to_owned();
         let name = text(other, "/name").to_owned();
         return Err(ControllerConflict { kind, name });
     }
+    let outlives = outlives_instance(&object_type(object), object);
     let owner = owner(context);
     let Some(metadata) = map_at(object, &["metadata"]) else { return Ok(()) };
     metadata.insert("namespace".to_owned(), json!(context.namespace));
     let owners = metadata.entry("ownerReferences").or_insert_with(|| json!([]));
     if let Some(owners) = owners.as_array_mut() {
         owners.retain(|known| known["uid"] != context.instance_uid);
-        owners.push(owner);
+        if !outlives {
+            owners.push(owner);
+        }
+        if owners.is_empty() {
+            metadata.remove("ownerReferences");
+        }
     }
     Ok(())
 }
@@ -237,6 +246,17 @@ mod tests {
         assert_eq!(metadata["ownerReferences"], owners);
         assert_eq!(object.as_object().unwrap().len(), 3, "nothing else is added");
         assert_eq!(enhanced(object.clone()), object, "a second time changes nothing");
+    }
+
+    #[test]
+    fn an_object_that_outlives_the_instance_has_no_owner() {
+        let kept = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "a", "annotations": { "kudo.dev/prune": "false" } },
+        });
+        let object = enhanced(kept);
+        assert_eq!(object["metadata"]["labels"], labels());
+        assert!(object["metadata"].get("ownerReferences").is_none());
     }
 
     #[test]

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::{annotation, items, map_at, object_type, text};
 
-/// Annotation of Pod templates with the hash.
-pub const DEPENDENCIES_HASH: &str = "kudo.dev/dependencies-hash";
+pub use podops_api::well_known::DEPENDENCIES_HASH;
+
 /// Annotation of ConfigMaps and Secrets whose content is not hashed.
 pub const SKIP: &str = "kudo.dev/skip-hash-calculation";
 

@@ -5,9 +5,9 @@ use jiff::{SignedDuration, Timestamp};
 use podops_api::kudo::InventoryEntry;
 use serde_json::Value;
 
-use super::{outcome::Plan, pruning::is_kept, status};
+use super::{outcome::Plan, status};
 use crate::{
-    object::{annotation, enhance::RUN, is_deleted, text},
+    object::{annotation, enhance::RUN, is_deleted, retention::is_kept, text},
     object_write::{Needs, ObjectWrite, entry, entry_of, id_of},
     reasons,
     schedule::InstanceChange,
@@ -134,7 +134,7 @@ fn next(entry: &InventoryEntry, observed: &Observed, now: Timestamp) -> Next {
     let uid = text(live, "/metadata/uid").to_owned();
     let is_last = is_last_applied_by(live, observed);
     let is_other = if is_intended { !is_last } else { uid != entry.uid };
-    if is_other || is_deleted(live) || is_kept(&id, live) {
+    if is_other || is_deleted(live) || is_kept(&id.object_type, live) {
         return Next::Leave;
     }
     let is_early = age(observed, now).is_some_and(|age| age < INVENTORY_DELAY);

@@ -11,24 +11,15 @@ use crate::{
         ObjectId, annotation,
         enhance::{INSTANCE, PLAN},
         graceful::{BeforeDeletion, before_deletion, is_scalable},
-        is_deleted, label, text,
+        is_deleted, label,
+        retention::is_kept,
+        text,
     },
     object_write::{Needs, ObjectWrite, id_of},
     plan_names::is_rollout,
     run,
     view::{Observed, Version},
 };
-
-/// Annotation by which a template keeps its object, or permits the deletion of an object with data.
-const PRUNE: &str = "kudo.dev/prune";
-
-/// Kinds that contain data or definitions of other objects, by group.
-const WITH_DATA: [(&str, &str); 4] = [
-    ("", "PersistentVolumeClaim"),
-    ("", "Namespace"),
-    ("apiextensions.k8s.io", "CustomResourceDefinition"),
-    ("kudo.dev", "Instance"),
-];
 
 /// Work that remains before a run is complete.
 #[derive(Debug, Default)]
@@ -150,14 +141,7 @@ fn may_be_deleted(id: &ObjectId, live: &Value, plan: &str) -> bool {
     // A template may depend on the name of the plan.
     let is_of_plan = annotation(live, PLAN)
         .is_some_and(|known| known == plan || is_rollout(known) && is_rollout(plan));
-    is_of_plan && !is_kept(id, live)
-}
-
-/// Returns whether only a task or a user deletes an object: its template forbids pruning, or the
-/// object contains data and its template does not permit pruning.
-pub(super) fn is_kept(id: &ObjectId, live: &Value) -> bool {
-    let has_data = WITH_DATA.iter().any(|(group, kind)| id.object_type.is(group, kind));
-    annotation(live, PRUNE).map_or(has_data, |prune| prune != "true")
+    is_of_plan && !is_kept(&id.object_type, live)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::{
         live_object, scope_of,
     },
     delete::delete_object,
-    ownership::{ADOPT, other_maker, own},
+    ownership::{other_maker, own},
     render,
 };
 use crate::{
@@ -21,7 +21,9 @@ use crate::{
         field_managers::{applied_by_kudo, is_applied_by_kudo},
         hash::{self, ContentHash, Dependency, NO_CONTENT},
         health::{Health, health, is_judged},
-        is_deleted, is_true, object_type, text,
+        is_deleted, is_true, object_type,
+        retention::ADOPT,
+        text,
     },
     object_write::{ObjectWrite, applied_digest, entry},
     reasons,

@@ -8,15 +8,13 @@ use crate::{
     object::{
         ObjectId, Scope, annotation, controller,
         enhance::{self, INSTANCE, enhance},
-        items, label, text,
+        items, label,
+        retention::{ADOPT, outlives_instance},
+        text,
     },
     object_write::entry,
     reasons,
 };
-
-/// Annotation that permits the takeover of an object that another client created and no controller
-/// owns.
-pub(super) const ADOPT: &str = "kudo.dev/adopt";
 
 /// Adds the operator's metadata to an object.
 pub(super) fn own(
@@ -86,9 +84,15 @@ pub(super) fn other_maker(
         // Instances share cluster-scoped objects; KUDO may also have created the object for this
         // Instance.
         Some(_) if is_cluster_scoped(object) => None,
+        // An earlier Instance of the same name has left it.
+        Some(instance) if instance == context.observed.name && outlives(live) => None,
         Some(instance) => Some(format!("Instance {instance}")),
         None => Some("another client".to_owned()),
     }
+}
+
+fn outlives(live: &Value) -> bool {
+    outlives_instance(&ObjectId::of(live).object_type, live)
 }
 
 fn is_cluster_scoped(object: &Value) -> bool {

@@ -189,7 +189,10 @@ impl<'a> Drain<'a> {
         let post_options = PostParams { dry_run, ..PostParams::default() };
         let params = EvictParams { post_options, ..EvictParams::default() };
         match pods(&self.evictions, pod).evict(&pod.name_any(), &params).await {
-            Ok(_) => Ok(true),
+            Ok(_) => {
+                self.rejections.remove(&id(pod));
+                Ok(true)
+            }
             Err(kube::Error::Api(status)) if is_not_found(&status) => Ok(true),
             Err(kube::Error::Api(status)) if NOT_YET.contains(&status.code) => {
                 self.rejections.insert(id(pod), status.message.clone());
@@ -216,17 +219,20 @@ impl<'a> Drain<'a> {
         }
     }
 
-    /// Returns the first cause for which the first of the Pods waits, in one line.
+    /// Returns the first cause for which the first of the Pods waits, in one line: the reason for
+    /// which its eviction is rejected, or else its own state. Where evictions wait for the
+    /// lifecycle, its own state is the reason.
     async fn why(&self, waiting: &[Leaving]) -> anyhow::Result<String> {
         let pod = &waiting[0].pod;
         let Session { client, operator_namespace, .. } = self.session;
         let namespace = pod.namespace().unwrap_or_default();
         let facts = facts::read(client, &namespace, operator_namespace).await?;
         let explanation = explain_pod(&facts, &pod.name_any());
-        let cause = explanation
-            .and_then(|explanation| Some(explanation.causes.first()?.message.clone()))
-            .or_else(|| self.rejections.get(&id(pod)).cloned())
-            .unwrap_or_else(|| "it is being deleted".to_owned());
+        let rejection = self.rejections.get(&id(pod)).cloned();
+        let own = explanation.and_then(|found| Some(found.causes.first()?.message.clone()));
+        let is_graceful = self.graceful.contains(&namespace);
+        let cause = if is_graceful { own.or(rejection) } else { rejection.or(own) };
+        let cause = cause.unwrap_or_else(|| "it is being deleted".to_owned());
         Ok(format!("{} Pods have not left, among them {}: {cause}", waiting.len(), id(pod)))
     }
 }

@@ -1,0 +1,81 @@
+//! Which objects outlive the templates and the Instance that applied them.
+
+use serde_json::Value;
+
+use super::{ObjectType, annotation};
+
+/// Annotation by which a template keeps its object, or permits the deletion of an object with data.
+pub const PRUNE: &str = "kudo.dev/prune";
+/// Annotation that permits the takeover of an object that another client created and no controller
+/// owns.
+pub const ADOPT: &str = "kudo.dev/adopt";
+/// Annotation by which a Helm chart keeps its object, with the value `keep`.
+const HELM_POLICY: &str = "helm.sh/resource-policy";
+
+/// Kinds that contain data or definitions of other objects, by group.
+const WITH_DATA: [(&str, &str); 4] = [
+    ("", "PersistentVolumeClaim"),
+    ("", "Namespace"),
+    ("apiextensions.k8s.io", "CustomResourceDefinition"),
+    ("kudo.dev", "Instance"),
+];
+
+/// Returns whether only a task or a user deletes an object that has left the templates: its template
+/// forbids the deletion, or the object contains data and its template does not permit it.
+#[must_use]
+pub fn is_kept(object_type: &ObjectType, object: &Value) -> bool {
+    match annotation(object, PRUNE) {
+        Some(prune) => prune != "true",
+        None => is_kept_by_helm(object) || has_data(object_type),
+    }
+}
+
+/// Returns whether the object outlives its Instance, and therefore has no owner: its template
+/// forbids the deletion, or the object has data that existed before the Instance.
+#[must_use]
+pub fn outlives_instance(object_type: &ObjectType, object: &Value) -> bool {
+    let is_adopted = annotation(object, ADOPT) == Some("true");
+    match annotation(object, PRUNE) {
+        Some(prune) => prune != "true",
+        None => {
+            let has_own_data = has_data(object_type) || object_type.is("", "Secret");
+            is_kept_by_helm(object) || is_adopted && has_own_data
+        }
+    }
+}
+
+fn is_kept_by_helm(object: &Value) -> bool {
+    annotation(object, HELM_POLICY) == Some("keep")
+}
+
+fn has_data(object_type: &ObjectType) -> bool {
+    WITH_DATA.iter().any(|(group, kind)| object_type.is(group, kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn annotations_and_data_decide_on_the_deletion() {
+        let case = |kind: &str, annotations: Value| {
+            let kind = ObjectType { api_version: "v1".to_owned(), kind: kind.to_owned() };
+            let object = json!({ "metadata": { "annotations": annotations } });
+            (is_kept(&kind, &object), outlives_instance(&kind, &object))
+        };
+        assert_eq!(case("ConfigMap", json!({})), (false, false));
+        assert_eq!(case("ConfigMap", json!({ PRUNE: "false" })), (true, true));
+        assert_eq!(case("ConfigMap", json!({ HELM_POLICY: "keep" })), (true, true));
+        assert_eq!(
+            case("ConfigMap", json!({ HELM_POLICY: "keep", PRUNE: "true" })),
+            (false, false)
+        );
+        assert_eq!(case("ConfigMap", json!({ ADOPT: "true" })), (false, false));
+        let claim = "PersistentVolumeClaim";
+        assert_eq!(case(claim, json!({})), (true, false), "it was created for the Instance");
+        assert_eq!(case(claim, json!({ ADOPT: "true" })), (true, true));
+        assert_eq!(case(claim, json!({ ADOPT: "true", PRUNE: "true" })), (false, false));
+        assert_eq!(case("Secret", json!({ ADOPT: "true" })), (false, true));
+    }
+}
