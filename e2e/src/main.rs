@@ -101,7 +101,7 @@ async fn demo(programs: &Path, keep: bool, context: Option<&str>) -> anyhow::Res
     let cluster = match context {
         None => {
             eprintln!("==> starting etcd, kube-apiserver, fake nodes and operators");
-            TestCluster::start(programs).await?
+            TestCluster::start_for_demo(programs).await?
         }
         Some(context) => {
             eprintln!(
@@ -116,10 +116,29 @@ async fn demo(programs: &Path, keep: bool, context: Option<&str>) -> anyhow::Res
     }
     if keep && result.is_ok() {
         eprintln!("==> running until Ctrl-C: {}", cluster.plane.usage(&cluster.namespace));
+        eprintln!("{}", examples(programs, &cluster.log("OPERATOR")));
         std::future::pending::<()>().await;
     }
     cluster.clean_up().await?;
     result.map(drop)
+}
+
+/// Commands to try in the demo. `logs` is the path of the log of an operator.
+fn examples(programs: &Path, logs: &Path) -> String {
+    format!(
+        "    export PATH={}:$PATH
+
+    kubectl podops rollout set-image {SET} web=nginx:1.29 && kubectl podops get {SET} --watch
+    kubectl podops top
+    kubectl podops drain node-0
+    kubectl podops demo
+    kubectl kudo get all
+
+    The operators are processes of this machine, so `kubectl podops uninstall` cannot end them. \
+         Their logs: {}",
+        programs.display(),
+        logs.display()
+    )
 }
 
 async fn run_steps(cluster: &TestCluster) -> anyhow::Result<Vec<Step>> {

@@ -31,8 +31,10 @@ const fn case(
 }
 
 /// Times are Unix seconds, and the first sample is at 0.
-const CASES: [Case; 20] = [
+const CASES: [Case; 21] = [
     case("PodopsOperatorDown", r#"up{job="podops",operator="a"}"#, "1 0x20", [5, 6]),
+    // Prometheus shows the last sample for 5 minutes more.
+    case("PodopsOperatorGone", r#"podops_leader{operator="a"}"#, "1x3 _x30", [12, 20]),
     case("PodopsNoLeader", r#"podops_leader{operator="a"}"#, "1 0x20", [2, 3]),
     case(
         "PodopsReconcilesFailing",

@@ -63,13 +63,20 @@ pub const HISTORY_LIMIT: i32 = 20;
         json_path = ".status.updatedAvailableReplicas"
     ),
     printcolumn(
+        name = "STATUS",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].reason"
+    ),
+    printcolumn(
         name = "CURRENT_REVISION",
         type_ = "string",
+        priority = 1,
         json_path = ".status.currentRevision"
     ),
     printcolumn(
         name = "UPDATED_REVISION",
         type_ = "string",
+        priority = 1,
         json_path = ".status.updatedRevision"
     ),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -165,6 +172,7 @@ pub struct CollaSetSpec {
     /// that Pods still run are always retained. Defaults to 20.
     #[serde(default = "history_limit")]
     #[x_kube(validation = ("self >= 0", "spec.historyLimit: historyLimit should not be smaller than 0"))]
+    #[x_kube(validation = ("self <= 100", "spec.historyLimit: historyLimit should not be larger than 100"))]
     pub history_limit: i32,
 }
 

@@ -55,6 +55,7 @@ pub struct PodDecorationSpec {
     /// that Pods still have are always retained. Defaults to 20.
     #[serde(default = "history_limit")]
     #[x_kube(validation = ("self >= 0", "spec.historyLimit: historyLimit should not be smaller than 0"))]
+    #[x_kube(validation = ("self <= 100", "spec.historyLimit: historyLimit should not be larger than 100"))]
     pub history_limit: i32,
 
     /// Omits the list of Pods from the status.

@@ -43,6 +43,10 @@ impl InvalidObject {
 /// labels only by the size of the object, and caches keep labels.
 const LABELS_MAX: usize = 64 << 10;
 
+/// Maximum number of values of an object. A value of two bytes, such as an element of a list of
+/// zeros, takes sixteen times as much memory once it is decoded.
+const VALUES_MAX: usize = 50_000;
+
 impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Decoded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // Reading raw text does not recurse, so nesting is not limited here.
@@ -53,16 +57,40 @@ impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Decoded<K> {
 
 impl<K: Resource + DeserializeOwned> Decoded<K> {
     fn decode(text: &str) -> Self {
-        let decoded = without_managed_fields(text).and_then(|text| serde_json::from_str(&text));
+        let decoded = without_managed_fields(text).and_then(|text| {
+            let is_dense = count_values(&text) > VALUES_MAX;
+            if is_dense { Ok(None) } else { serde_json::from_str(&text).map(Some) }
+        });
         let error = match decoded {
-            Ok(object) if size_of_labels(&object) <= LABELS_MAX => {
+            Ok(None) => format!("more than {VALUES_MAX} values"),
+            Ok(Some(object)) if size_of_labels(&object) <= LABELS_MAX => {
                 return Self::Object(Arc::new(object));
             }
-            Ok(_) => format!("labels of more than {} KiB", LABELS_MAX >> 10),
+            Ok(Some(_)) => format!("labels of more than {} KiB", LABELS_MAX >> 10),
             Err(error) => error.to_string(),
         };
         Self::Invalid(Box::new(InvalidObject { metadata: identity(text), error }))
     }
+}
+
+/// Returns the number of values of a JSON text, or 0 of a text that is too short for too many. Keys
+/// are not counted.
+fn count_values(text: &str) -> usize {
+    if text.len() < 2 * VALUES_MAX {
+        return 0;
+    }
+    let mut values = 1;
+    let mut in_string = false;
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => in_string = !in_string,
+            b'\\' if in_string => drop(bytes.next()),
+            b',' | b'{' | b'[' if !in_string => values += 1,
+            _ => {}
+        }
+    }
+    values
 }
 
 fn size_of_labels<K: Resource>(object: &K) -> usize {
@@ -273,5 +301,23 @@ mod tests {
         let deleted: Pod = invalid.metadata_only().unwrap();
         assert_eq!(deleted.metadata.uid.as_deref(), Some("late"));
         assert_eq!(deleted.metadata.resource_version.as_deref(), Some("7"));
+    }
+
+    #[test]
+    fn an_object_of_too_many_values_is_invalid() {
+        let with = |spec: &str| {
+            let text = format!(
+                r#"{{"metadata":{{"name":"a","uid":"u","managedFields":[{{}}]}},"spec":{spec}}}"#
+            );
+            Decoded::<kube::core::DynamicObject>::decode(&text)
+        };
+        let zeros = |count: usize| format!("{{\"x\":[{}]}}", vec!["0"; count].join(","));
+        let invalid = with(&zeros(60_000)).into_result().unwrap_err();
+        assert_eq!(invalid.error, "more than 50000 values");
+        assert_eq!(invalid.metadata.uid.as_deref(), Some("u"), "it can be reported and deleted");
+        assert!(with(&zeros(40_000)).ok().is_some());
+        // Text is not counted, whatever it contains.
+        let text = r#"{"x":"[1,2,\"{,,"}"#.replace("1,2", &",".repeat(200_000));
+        assert!(with(&text).ok().is_some());
     }
 }

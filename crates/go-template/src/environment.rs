@@ -58,6 +58,6 @@ impl Default for Budget {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { steps: 1_000_000, text: 2 << 20, memory: 64 << 20 }
+        Self { steps: 1_000_000, text: 2 << 20, memory: 16 << 20 }
     }
 }

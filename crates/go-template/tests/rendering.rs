@@ -172,3 +172,35 @@ fn extreme_numbers_neither_overflow_nor_panic() {
     check(r#"{{ printf "%*d" -9223372036854775808 1 }}"#, "%!(BADWIDTH)1");
     check(r#"{{ float64 "0x1.8p-2147483648" }}"#, "0");
 }
+
+/// Each of the searches reads the text to its end, and finds one letter.
+#[test]
+fn an_expression_that_reads_the_text_for_each_match_is_ended() {
+    for call in [
+        "regexFindAll \".*[^A-Z]|[A-Z]\" $x -1 | len",
+        "regexReplaceAll \".*[^A-Z]|[A-Z]\" $x \"b\" | len",
+        "regexReplaceAllLiteral \".*[^A-Z]|[A-Z]\" $x \"b\" | len",
+        "regexSplit \".*[^A-Z]|[A-Z]\" $x -1 | len",
+    ] {
+        let started = Instant::now();
+        check_failure(
+            &format!("{{{{ $x := repeat 400000 \"A\" }}}}{{{{ {call} }}}}"),
+            "exceeds the limit",
+        );
+        assert!(started.elapsed() < Duration::from_secs(10), "{call}: {:?}", started.elapsed());
+    }
+    // A large expression reads each byte in many states.
+    let large = "{{ regexMatch \"([a-z]{100}){10}!\" (repeat 2000000 \"a\") }}";
+    check_failure(large, "exceeds the limit");
+}
+
+#[test]
+fn matches_of_usual_texts_are_within_the_limits() {
+    let lines = "{{ $x := repeat 5000 \"key = value # note\\n\" }}";
+    check(&format!("{lines}{{{{ regexFindAll \"[a-z]+ =\" $x -1 | len }}}}"), "5000");
+    check(
+        &format!("{lines}{{{{ regexReplaceAll \"([a-z]+) =\" $x \"${{1}}:\" | len }}}}"),
+        "80000",
+    );
+    check(&format!("{lines}{{{{ regexSplit \"\\n\" $x -1 | len }}}}"), "5001");
+}

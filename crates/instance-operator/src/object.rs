@@ -17,6 +17,9 @@ pub mod health;
 pub mod readiness;
 pub mod retention;
 
+/// Maximum length of an API version: the name of a group, `/` and the name of a version.
+const API_VERSION_MAX: usize = 253 + 1 + 63;
+
 /// API version and kind of objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectType {
@@ -37,6 +40,16 @@ impl ObjectType {
     #[must_use]
     pub fn is(&self, group: &str, kind: &str) -> bool {
         self.group() == group && self.kind == kind
+    }
+
+    /// Returns whether the API version is `VERSION` or `GROUP/VERSION`; as part of a URL, another
+    /// one would address other objects.
+    #[must_use]
+    pub fn has_valid_version(&self) -> bool {
+        let (group, version) = self.api_version.split_once('/').unwrap_or(("v", &self.api_version));
+        self.api_version.len() <= API_VERSION_MAX
+            && is_path_segment(group)
+            && is_path_segment(version)
     }
 }
 
@@ -72,6 +85,10 @@ impl ObjectId {
     /// the URL would address another object; `None` if both are valid.
     #[must_use]
     pub fn invalid_name(&self) -> Option<String> {
+        if !self.object_type.has_valid_version() {
+            let version = &self.object_type.api_version;
+            return Some(format!("{self}: invalid apiVersion {version:?}: use GROUP/VERSION"));
+        }
         let is_valid = is_path_segment(&self.name)
             && (self.namespace.is_empty() || is_path_segment(&self.namespace));
         (!is_valid).then(|| {
@@ -178,4 +195,23 @@ pub fn map_at<'a>(object: &'a mut Value, path: &[&str]) -> Option<&'a mut Map<St
         value = next;
     }
     value.as_object_mut()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_api_version_cannot_address_other_objects() {
+        let is_valid = |api_version: &str| {
+            let kind = "Kind".to_owned();
+            ObjectType { api_version: api_version.to_owned(), kind }.has_valid_version()
+        };
+        assert!(is_valid("v1") && is_valid("apps/v1") && is_valid("kudo.dev/v1beta1"));
+        for attack in ["", "/v1", "apps/", "apps/v1/replicasets?", "v1?watch=true", "a/../v1", ".."]
+        {
+            assert!(!is_valid(attack), "{attack}");
+        }
+        assert!(!is_valid(&format!("{}/v1", "a".repeat(400))));
+    }
 }

@@ -58,7 +58,7 @@ struct Hopeless {
 /// Returns why the cleanup of an Instance cannot complete; `None` if no reason is known.
 fn hopeless(plan: &Plan, observed: &Observed) -> Option<Hopeless> {
     if schedule::version(observed).is_none() {
-        let message = format!("OperatorVersion {} does not exist", observed.version_key());
+        let message = schedule::missing_version(observed).message;
         return Some(Hopeless { message, limit: cluster_objects::GIVE_UP });
     }
     let failure = cleanup_failure(observed, &plan.status);

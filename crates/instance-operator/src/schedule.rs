@@ -142,11 +142,16 @@ pub fn version(observed: &Observed) -> Option<&Version> {
     observed.version.as_deref().or(of_run)
 }
 
-fn missing_version(observed: &Observed) -> Invalid {
+/// Returns the error of an Instance without OperatorVersion. One of another namespace may exist: its
+/// name is not revealed to those who may not read it.
+pub(super) fn missing_version(observed: &Observed) -> Invalid {
     let key = observed.version_key();
+    let is_own = key.starts_with(&format!("{}/", observed.namespace));
+    let or_forbidden =
+        if is_own { "" } else { ", or the ServiceAccount of the Instance may not get it" };
     Invalid {
         reason: &reasons::OPERATOR_VERSION_INVALID,
-        message: format!("OperatorVersion {key} does not exist"),
+        message: format!("OperatorVersion {key} does not exist{or_forbidden}"),
     }
 }
 

@@ -4,6 +4,7 @@ mod types;
 
 mod files;
 mod objects;
+mod plan_permits;
 
 mod service_account;
 

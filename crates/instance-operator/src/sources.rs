@@ -1,12 +1,15 @@
 //! Values of parameters that are stored in Secrets and ConfigMaps.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use podops_api::kudo::{KeyReference, ParameterSource};
 use serde_json::Value;
 
 use crate::{
     object::{ObjectId, ObjectType, text},
-    view::SourceValue,
+    schedule,
+    view::{Observed, SourceValue},
 };
 
 /// Kind and key of a source; `None` if absent, which admission rejects.
@@ -21,6 +24,41 @@ pub fn object_of(source: &ParameterSource, namespace: &str) -> Option<ObjectId> 
     let (kind, reference) = reference(source)?;
     let object_type = ObjectType { api_version: "v1".to_owned(), kind: kind.to_owned() };
     Some(ObjectId { object_type, namespace: namespace.to_owned(), name: reference.name.clone() })
+}
+
+/// Maximum size of the values of an Instance's sources together, in bytes.
+const VALUES_MAX: usize = 1 << 20;
+
+/// Returns the sources of the parameters that the OperatorVersion declares, by their object. Nothing
+/// is read for others.
+#[must_use]
+pub fn needed(observed: &Observed) -> BTreeMap<ObjectId, Vec<ParameterSource>> {
+    let mut needed: BTreeMap<ObjectId, Vec<ParameterSource>> = BTreeMap::new();
+    let Some(version) = schedule::version(observed) else { return needed };
+    let declared: BTreeSet<&str> =
+        version.spec.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+    let sources = observed.spec.parameters_from.iter();
+    for source in sources.filter(|source| declared.contains(source.name.as_str())) {
+        if let Some(id) = object_of(source, &observed.namespace) {
+            needed.entry(id).or_default().push(source.clone());
+        }
+    }
+    needed
+}
+
+/// Adds the size of a value to `bytes`; returns an error in place of a value with which the values
+/// are larger than [`VALUES_MAX`].
+#[must_use]
+pub fn within_limit(value: SourceValue, bytes: &mut usize) -> SourceValue {
+    *bytes += value.value.as_ref().map_or(0, String::len);
+    if *bytes <= VALUES_MAX {
+        return value;
+    }
+    let error = format!(
+        "the values of spec.parametersFrom have more than {VALUES_MAX} bytes together; use smaller \
+         values"
+    );
+    SourceValue { error: Some(error), ..SourceValue::default() }
 }
 
 /// Returns the value of a source, which is absent if `object` is `None` or lacks the key.
@@ -65,6 +103,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::view::Version;
 
     fn source(reference: &Value) -> ParameterSource {
         let mut source = json!({ "name": "P" });
@@ -103,5 +142,35 @@ mod tests {
         assert_eq!(problem(&optional, "ns", &absent), None);
         let failed = SourceValue { error: Some("forbidden".to_owned()), ..SourceValue::default() };
         assert!(problem(&optional, "ns", &failed).unwrap().ends_with("forbidden"));
+    }
+
+    #[test]
+    fn only_declared_parameters_are_read_and_each_object_once() {
+        let mut observed = Observed { namespace: "ns".to_owned(), ..Observed::default() };
+        let from = |name: &str, object: &str| {
+            let reference = json!({ "configMapKeyRef": { "name": object, "key": "k" } });
+            ParameterSource { name: name.to_owned(), ..source(&reference) }
+        };
+        observed.spec.parameters_from =
+            vec![from("A", "one"), from("B", "one"), from("C", "two"), from("unknown", "three")];
+        assert!(needed(&observed).is_empty(), "without OperatorVersion");
+        let parameters = json!([{ "name": "A" }, { "name": "B" }, { "name": "C" }]);
+        let mut version = Version::default();
+        version.spec.parameters = serde_json::from_value(parameters).unwrap();
+        observed.version = Some(std::sync::Arc::new(version));
+        let read = needed(&observed);
+        let names = read.iter().map(|(id, sources)| (id.name.as_str(), sources.len()));
+        assert_eq!(names.collect::<Vec<_>>(), [("one", 2), ("two", 1)]);
+    }
+
+    #[test]
+    fn values_have_a_limit_together() {
+        let value = || SourceValue { value: Some("x".repeat(400_000)), ..SourceValue::default() };
+        let mut bytes = 0;
+        assert_eq!(within_limit(value(), &mut bytes).error, None);
+        assert_eq!(within_limit(value(), &mut bytes).error, None);
+        let third = within_limit(value(), &mut bytes);
+        assert!(third.value.is_none());
+        assert!(third.error.unwrap().contains("more than 1048576 bytes together"));
     }
 }

@@ -42,9 +42,6 @@ pub struct Connection {
     /// Folder of the repository list; variables in it are expanded
     #[arg(long, global = true, env = "KUDO_HOME", value_name = "DIR", value_parser = expanded)]
     pub home: Option<PathBuf>,
-    /// File with the contexts; $KUBECONFIG, or ~/.kube/config by default
-    #[arg(long, global = true, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
     /// Context and namespace.
     #[command(flatten)]
     pub context: ContextArgs,

@@ -15,13 +15,32 @@ use crate::limited::read_up_to;
 /// Maximum size of a download, in bytes.
 const SIZE_MAX: u64 = 64 << 20;
 
+/// Schemes that downloads may use: those that the user has named, or safer ones. An index and a
+/// redirect cannot choose others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schemes {
+    file: bool,
+    http: bool,
+}
+
+impl Schemes {
+    /// Returns the schemes that follow from a URL which the user has named.
+    pub(crate) fn of(url: &str) -> Self {
+        let file = url.starts_with("file:");
+        Self { file, http: file || url.starts_with("http:") }
+    }
+}
+
 /// Returns the content of a URL. Uses `HTTP_PROXY` and `HTTPS_PROXY`, and verifies certificates
 /// with the verifier of the platform.
 ///
 /// # Errors
 ///
-/// If the URL cannot be read, or the response status is not 200.
-pub(crate) fn download(url: &str, timeout: Duration) -> anyhow::Result<Vec<u8>> {
+/// If the URL has another scheme or cannot be read, or the response status is not 200.
+pub(crate) fn download(url: &str, schemes: Schemes, timeout: Duration) -> anyhow::Result<Vec<u8>> {
+    if url.starts_with("file:") && !schemes.file {
+        bail!("{url} is a local file, which only a local repository may name");
+    }
     if let Some(path) = url.strip_prefix("file:") {
         let path = path.strip_prefix("//").unwrap_or(path);
         let content = read_up_to(Path::new(path), SIZE_MAX);
@@ -38,6 +57,7 @@ pub(crate) fn download(url: &str, timeout: Duration) -> anyhow::Result<Vec<u8>> 
         .tls_config(tls)
         .timeout_global(Some(timeout))
         .user_agent(concat!("KUDO/", env!("CARGO_PKG_VERSION")))
+        .https_only(!schemes.http)
         .http_status_as_error(false);
     let mut response =
         config.build().new_agent().get(url).call().with_context(|| format!("reading {url}"))?;
@@ -48,14 +68,19 @@ pub(crate) fn download(url: &str, timeout: Duration) -> anyhow::Result<Vec<u8>> 
     content.with_context(|| format!("reading {url}"))
 }
 
-/// Checks the SHA-256 digest of an archive; an empty digest is not checked.
+/// Checks the SHA-256 digest of an archive.
 ///
 /// # Errors
 ///
-/// If the digest differs.
+/// If the digest differs, or the index has none.
 pub(crate) fn check_digest(url: &str, archive: &[u8], expected: &str) -> anyhow::Result<()> {
     let found = hex::encode(Sha256::digest(archive));
-    if !expected.is_empty() && !expected.eq_ignore_ascii_case(&found) {
+    if expected.is_empty() {
+        bail!(
+            "the index of the repository has no digest of {url}; add digest: {found} to its entry"
+        );
+    }
+    if !expected.eq_ignore_ascii_case(&found) {
         bail!("{url} has the digest {found}, and the index of the repository names {expected}");
     }
     Ok(())

@@ -19,15 +19,12 @@ use kubectl_kudo::{
 use podops_packages::{archive, package::Files};
 
 use crate::{
-    download::{check_digest, download},
+    download::{Schemes, check_digest, download},
     limited::read_up_to,
 };
 
 /// List of repositories below the home folder.
 const LIST: &str = "repository/repositories.yaml";
-/// Default repository without a list, and its name. The repository no longer exists.
-const COMMUNITY: &str = "https://kudo-repository.storage.googleapis.com/v1";
-const COMMUNITY_NAME: &str = "community";
 /// Index of a repository, below its URL.
 const INDEX: &str = "index.yaml";
 /// Maximum depth of folders in a package.
@@ -71,13 +68,13 @@ impl Finder {
         };
         let path = home.join(LIST);
         if !path.exists() {
-            if let Some(name) = wanted.filter(|name| *name != COMMUNITY_NAME) {
-                bail!(
-                    "could not load repositories file ({}): no repository {name}",
-                    path.display()
-                );
+            let path = path.display();
+            match wanted {
+                Some(name) => {
+                    bail!("could not load repositories file ({path}): no repository {name}")
+                }
+                None => bail!("no repository is set; name one by --repo URL, or list it in {path}"),
             }
-            return Ok(COMMUNITY.to_owned());
         }
         let list = repositories(&path)
             .with_context(|| format!("could not load repositories file ({})", path.display()))?;
@@ -98,7 +95,7 @@ impl Finder {
 
     fn downloaded_index(&self, url: &str) -> anyhow::Result<Index> {
         let place = format!("{}/{INDEX}", url.trim_end_matches('/'));
-        let text = String::from_utf8(download(&place, self.timeout)?)?;
+        let text = String::from_utf8(download(&place, Schemes::of(url), self.timeout)?)?;
         Ok(Index::read(&text)?)
     }
 
@@ -108,7 +105,7 @@ impl Finder {
         let entry = index.find(name, versions)?;
         let mut last = None;
         for url in &entry.urls {
-            match download(url, self.timeout) {
+            match download(url, Schemes::of(&repository), self.timeout) {
                 Ok(content) => {
                     check_digest(url, &content, &entry.digest)?;
                     return of_archive(&content).with_context(|| url.clone());
@@ -124,9 +121,8 @@ impl Packages for Finder {
     fn find(&self, source: &Source, versions: &Versions) -> anyhow::Result<Located> {
         match source {
             Source::Path(path) => at_path(path),
-            Source::Url(url) => {
-                of_archive(&download(url, self.timeout)?).with_context(|| url.clone())
-            }
+            Source::Url(url) => of_archive(&download(url, Schemes::of(url), self.timeout)?)
+                .with_context(|| url.clone()),
             Source::Name(name) => self.in_repository(name, versions),
         }
     }

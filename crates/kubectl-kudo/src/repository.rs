@@ -49,7 +49,7 @@ pub struct IndexEntry {
     pub app_version: String,
     /// URLs of the archive.
     pub urls: Vec<String>,
-    /// SHA-256 of the archive, in hex; empty if unknown.
+    /// SHA-256 of the archive, in hex; an archive without it is not installed.
     pub digest: String,
     /// True if the package has been withdrawn.
     pub removed: bool,

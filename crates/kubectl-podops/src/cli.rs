@@ -14,9 +14,20 @@ use crate::{
     uninstall::Workloads,
 };
 
+/// Examples in the help.
+const EXAMPLES: &str = "\
+Examples:
+  kubectl podops get -A                    all workloads under control
+  kubectl podops get web --watch           a CollaSet and its Pods, live
+  kubectl podops explain pod/web-1         why the Pod waits, and how it continues
+  kubectl podops rollout restart web       restart all Pods, in place where possible
+  kubectl podops rollout status web        wait until the rollout is complete
+  kubectl podops drain NODE                drain a node through the lifecycle";
+
 /// Shows and changes the rollouts of Podops
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-podops", bin_name = "kubectl podops", version)]
+#[command(arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Cli {
     /// Which cluster and namespace.
     #[command(flatten)]
@@ -33,6 +44,12 @@ pub struct Connection {
     /// Context and namespace.
     #[command(flatten)]
     pub context: ContextArgs,
+    /// User to impersonate
+    #[arg(long = "as", global = true, value_name = "USER")]
+    pub as_user: Option<String>,
+    /// Group to impersonate; may be repeated
+    #[arg(long, global = true, value_name = "GROUP", requires = "as_user")]
+    pub as_group: Vec<String>,
     /// Namespace of the operators
     #[arg(long, global = true, default_value = "podops-system")]
     pub operator_namespace: String,
@@ -41,11 +58,16 @@ pub struct Connection {
 /// Command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show a CollaSet, its revisions and its Pods, and the causes of their waits
+    /// Show a CollaSet, its revisions and its Pods, and the causes of their waits; without a name,
+    /// list the workloads whose Pods are under control
+    #[command(after_help = "Examples:\n  kubectl podops get -A\n  kubectl podops get web --watch")]
     Get {
-        /// Name of the CollaSet
+        /// Name of the CollaSet; all workloads by default
         #[arg(value_parser = set_name)]
-        set: String,
+        set: Option<String>,
+        /// List the workloads of all namespaces
+        #[arg(short = 'A', long, conflicts_with = "set")]
+        all_namespaces: bool,
         /// Show changes until the command is interrupted
         #[arg(short, long)]
         watch: bool,
@@ -111,7 +133,7 @@ pub enum Command {
         timeout: Duration,
     },
     /// Change a rollout, or list its revisions
-    #[command(subcommand)]
+    #[command(subcommand, arg_required_else_help = true)]
     Rollout(Rollout),
     /// Replace Pods of CollaSets: each gets a successor first
     Replace {
@@ -176,6 +198,12 @@ pub enum Command {
         #[arg(long, default_value = "0", value_parser = seconds)]
         timeout: Duration,
     },
+    /// Do to Pods what an operator would do that is gone
+    ///
+    /// With the rights of the user, and reported by an event of each Pod. Without --yes, the Pods
+    /// are only shown.
+    #[command(subcommand, arg_required_else_help = true)]
+    Emergency(Emergency),
     /// Remove Podops from the cluster
     ///
     /// May be interrupted and repeated, also after a part was removed by other means.
@@ -237,6 +265,29 @@ pub enum Command {
     },
 }
 
+/// Replacement of an operator that is gone.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub enum Emergency {
+    /// Make Pods Ready whose containers are, in place of lifecycle-operator
+    OpenGates {
+        /// In all namespaces
+        #[arg(short = 'A', long)]
+        all_namespaces: bool,
+        /// Change the Pods
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Let deleted Pods go whose finalizers protect their traffic, in place of consist-operator
+    Release {
+        /// In all namespaces
+        #[arg(short = 'A', long)]
+        all_namespaces: bool,
+        /// Change the Pods
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
 /// Command about a rollout.
 #[derive(Debug, Subcommand)]
 pub enum Rollout {
@@ -248,6 +299,15 @@ pub enum Rollout {
         /// Format of the output
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
+    },
+    /// Wait until a rollout is complete; fails if it does not complete
+    Status {
+        /// Name of the CollaSet
+        #[arg(value_parser = set_name)]
+        set: String,
+        /// Seconds after which to fail; 0 waits without limit
+        #[arg(long, default_value = "0", value_parser = seconds)]
+        timeout: Duration,
     },
     /// Return to the template of an earlier revision
     Undo {

@@ -3,6 +3,8 @@
 pub(crate) mod check;
 pub(crate) mod demo;
 pub(crate) mod drain;
+pub(crate) mod emergency;
+pub(crate) mod list;
 pub(crate) mod pods;
 pub(crate) mod simulate;
 pub(crate) mod trace;
@@ -208,6 +210,7 @@ pub(crate) async fn status(
 pub(crate) async fn rollout(session: &Session, command: Rollout) -> anyhow::Result<ExitCode> {
     let (set, patch, done) = match command {
         Rollout::History { set, output } => return show_history(session, &set, output).await,
+        Rollout::Status { set, timeout } => return status(session, &set, timeout).await,
         Rollout::Undo { set, to_revision } => {
             let object = session.set(&set).await?;
             let revisions = revisions(session, &object).await?;

@@ -1,6 +1,6 @@
 //! `kubectl podops`: the command line of Podops.
 //!
-//! `cli` has the commands. Decisions are pure: `check`, `demo`, `drain`, `explain`, `pod_change`,
+//! `cli` has the commands. Decisions are pure: `check`, `demo`, `drain`, `emergency`, `explain`, `list`, `pod_change`,
 //! `preflight`, `rollout`, `simulate`, `top`, `trace`, `tree` and `uninstall` have the objects of a
 //! cluster as input. `fit` wraps lines for a terminal; `names` returns the names for the output
 //! format `name`. `inventory`, `facts` and `installed` read objects, and `live` watches them;
@@ -12,7 +12,9 @@ pub mod target;
 pub mod check;
 pub mod demo_objects;
 pub mod drain;
+pub mod emergency;
 pub mod explain;
+pub mod list;
 pub mod pod_change;
 pub mod preflight;
 pub mod rollout;

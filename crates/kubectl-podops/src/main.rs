@@ -43,8 +43,18 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     }
     let session = session::connect(cli.connection).await?;
     match cli.command {
-        Command::Get { set, watch: true, .. } => commands::view::watch(&session, &set).await,
-        Command::Get { set, output, .. } => commands::view::get(&session, &set, output).await,
+        Command::Get { set: Some(set), watch: true, .. } => {
+            commands::view::watch(&session, &set).await
+        }
+        Command::Get { set: Some(set), output, .. } => {
+            commands::view::get(&session, &set, output).await
+        }
+        Command::Get { set: None, all_namespaces, watch: true, .. } => {
+            commands::list::watch(&session, all_namespaces).await
+        }
+        Command::Get { set: None, all_namespaces, output, .. } => {
+            commands::list::list(&session, all_namespaces, output).await
+        }
         Command::Top { watch: true, .. } => commands::view::watch_top(&session).await,
         Command::Top { output, .. } => commands::view::top(&session, output).await,
         Command::Check { output } => commands::check::check(&session, output).await,
@@ -77,6 +87,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                 DrainOptions { unmanaged: force, empty_dir: delete_emptydir_data, deletion_policy };
             commands::drain::drain(&session, &node, options, timeout).await
         }
+        Command::Emergency(command) => commands::emergency::emergency(&session, command).await,
         Command::Uninstall { workloads, dry_run: true, .. } => {
             commands::uninstall::dry_run(&session, workloads).await
         }

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use kube::{Client, Config, config::KubeConfigOptions};
+use kube::{Client, Config};
 use kubectl_podops::cli::Connection;
-use podops_terminal::connection::ContextArgs;
 use tokio::time::timeout;
 
 /// Time in which the API server must answer the first request.
@@ -25,14 +24,13 @@ pub(crate) struct Session {
 ///
 /// If it cannot be read, or the API server cannot be reached or does not answer.
 pub(crate) async fn connect(connection: Connection) -> anyhow::Result<Session> {
-    let Connection { context: ContextArgs { context, namespace }, operator_namespace } = connection;
-    let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
-    let config = match options.context {
-        None => Config::infer().await.map_err(anyhow::Error::from),
-        Some(_) => Config::from_kubeconfig(&options).await.map_err(anyhow::Error::from),
-    };
-    let config = config.context("no cluster: the kubeconfig cannot be read")?;
-    let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+    let Connection { context, as_user, as_group, operator_namespace } = connection;
+    let mut config = context.config().await?;
+    if let Some(user) = as_user {
+        config.auth_info.impersonate = Some(user);
+        config.auth_info.impersonate_groups = Some(as_group).filter(|groups| !groups.is_empty());
+    }
+    let namespace = context.namespace.unwrap_or_else(|| config.default_namespace.clone());
     let server = config.cluster_url.clone();
     let client = Client::try_from(config.clone())?;
     match timeout(ANSWER_WITHIN, client.apiserver_version()).await {

@@ -27,6 +27,29 @@ const MAX_VALUES: usize = 250_000;
 /// Maximum number of bytes of strings in a document, with aliases expanded.
 const MAX_BYTES: usize = 16 << 20;
 
+/// Number of values and bytes of strings that may still be read, with aliases expanded.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    values_left: usize,
+    bytes_left: usize,
+    values: usize,
+    bytes: usize,
+}
+
+impl Limits {
+    /// Creates limits for one document, or for several together.
+    #[must_use]
+    pub const fn new(values: usize, bytes: usize) -> Self {
+        Self { values_left: values, bytes_left: bytes, values, bytes }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::new(MAX_VALUES, MAX_BYTES)
+    }
+}
+
 /// Error of parsing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
@@ -56,15 +79,25 @@ impl From<ScanError> for Error {
 ///
 /// [`Error`] with the line, if the text is not YAML, cannot be JSON, or exceeds a limit.
 pub fn read(source: &str) -> Result<Value, Error> {
+    read_within(source, &mut Limits::default())
+}
+
+/// Like [`read`], within limits for several documents together.
+///
+/// # Errors
+///
+/// As [`read`].
+pub fn read_within(source: &str, limits: &mut Limits) -> Result<Value, Error> {
     let mut reader = Reader {
         events: Parser::new_from_str(source).peekable(),
         anchors: BTreeMap::new(),
-        values_left: MAX_VALUES,
-        bytes_left: MAX_BYTES,
+        limits: *limits,
         deepest: 0,
         line: 1,
     };
-    reader.document()
+    let document = reader.document();
+    *limits = reader.limits;
+    document
 }
 
 type Events<'a> = Peekable<Parser<'a, StrInput<'a>>>;
@@ -72,10 +105,7 @@ type Events<'a> = Peekable<Parser<'a, StrInput<'a>>>;
 struct Reader<'a> {
     events: Events<'a>,
     anchors: BTreeMap<usize, Anchored>,
-    /// Number of values left.
-    values_left: usize,
-    /// Number of bytes of strings left.
-    bytes_left: usize,
+    limits: Limits,
     /// Deepest nesting since the last reset.
     deepest: usize,
     line: usize,
@@ -126,10 +156,13 @@ impl<'a> Reader<'a> {
 
     /// Checks and spends the limits for values and their bytes, at a depth.
     fn count(&mut self, values: usize, bytes: usize, depth: usize) -> Result<(), Error> {
-        let left = self.values_left.checked_sub(values);
-        self.values_left = left.ok_or_else(|| self.error("exceeds the limit of 250000 values"))?;
-        let left = self.bytes_left.checked_sub(bytes);
-        self.bytes_left = left.ok_or_else(|| self.error("exceeds the limit of 16 MiB"))?;
+        let Limits { values: most, bytes: longest, .. } = self.limits;
+        let left = self.limits.values_left.checked_sub(values);
+        self.limits.values_left =
+            left.ok_or_else(|| self.error(format!("exceeds the limit of {most} values")))?;
+        let left = self.limits.bytes_left.checked_sub(bytes);
+        self.limits.bytes_left =
+            left.ok_or_else(|| self.error(format!("exceeds the limit of {} MiB", longest >> 20)))?;
         if depth > MAX_DEPTH {
             return Err(self.error("exceeds the limit of 100 nested values"));
         }
@@ -140,20 +173,20 @@ impl<'a> Reader<'a> {
     /// Parses the value that begins with this event.
     fn value(&mut self, event: Event<'a>, depth: usize) -> Result<Value, Error> {
         let Some(id) = event.anchor_id() else { return self.unanchored(event, depth) };
-        let values = self.values_left;
-        let bytes = self.bytes_left;
+        let values = self.limits.values_left;
+        let bytes = self.limits.bytes_left;
         let around = std::mem::replace(&mut self.deepest, depth);
         let value = self.unanchored(event, depth)?;
         let anchored = Anchored {
-            values: values - self.values_left,
-            bytes: bytes - self.bytes_left,
+            values: values - self.limits.values_left,
+            bytes: bytes - self.limits.bytes_left,
             height: self.deepest - depth,
-            value: value.clone(),
+            value: Value::Null,
         };
         self.deepest = self.deepest.max(around);
         // The value is in memory twice.
         self.count(anchored.values, anchored.bytes, depth)?;
-        self.anchors.insert(id, anchored);
+        self.anchors.insert(id, Anchored { value: value.clone(), ..anchored });
         Ok(value)
     }
 
@@ -172,11 +205,12 @@ impl<'a> Reader<'a> {
                 self.map(depth)
             }
             Event::Alias(id) => {
-                let Some(known) = self.anchors.get(&id).cloned() else {
+                let Some(known) = self.anchors.get(&id) else {
                     return Err(self.error("an anchor's value contains itself"));
                 };
-                self.count(known.values, known.bytes, depth + known.height)?;
-                Ok(known.value)
+                let Anchored { values, bytes, height, .. } = *known;
+                self.count(values, bytes, depth + height)?;
+                Ok(self.anchors.get(&id).map(|known| known.value.clone()).unwrap_or_default())
             }
             _ => Err(self.error("a value is missing")),
         }

@@ -6,6 +6,7 @@ use std::{
     process::ExitCode,
 };
 
+use clap::error::ErrorKind;
 use kube::core::Status;
 
 /// Exit status of a command line that cannot be parsed, as clap defines it.
@@ -15,8 +16,9 @@ const USAGE: u8 = 2;
 /// exit status.
 #[must_use]
 pub fn usage_status(error: &clap::Error, advice: &str) -> ExitCode {
-    if !error.use_stderr() {
-        return match error.print() {
+    let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if is_help || !error.use_stderr() {
+        return match write!(io::stdout(), "{}", error.render()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 report(&error.into());
@@ -29,15 +31,17 @@ pub fn usage_status(error: &clap::Error, advice: &str) -> ExitCode {
     let message = text.split("\n\n").next().unwrap_or_default();
     let message = message.strip_prefix("error: ").unwrap_or(message);
     let words: Vec<&str> = message.split_whitespace().collect();
-    print(&format!("{}{advice}", words.join(" ")));
+    // `tip: a similar subcommand exists: 'get'`
+    let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: "));
+    let tip = tip.filter(|tip| tip.contains("similar")).map(|tip| format!("; {tip}"));
+    print(&format!("{}{}{advice}", words.join(" "), tip.unwrap_or_default()));
     ExitCode::from(USAGE)
 }
 
-/// Prints the error of a command in one line.
+/// Prints the error of a command in one line; nothing if the reader of the output has ended, as
+/// `head` does.
 pub fn report(error: &anyhow::Error) {
-    if is_closed_pipe(error) {
-        print("the reader of the output has ended");
-    } else {
+    if !is_closed_pipe(error) {
         print(&one_line(error));
     }
 }

@@ -112,6 +112,20 @@ impl TestCluster {
         Self::start_empty(programs).await?.with_graceful_deletion().await
     }
 
+    /// Starts everything that the documentation describes: all operators with the arguments of
+    /// `deploy`, graceful deletion, and [`INSTANCE_OPERATOR`].
+    ///
+    /// # Errors
+    ///
+    /// If a component does not start.
+    pub async fn start_for_demo(programs: &Path) -> anyhow::Result<Self> {
+        let mut cluster = Self::start_empty(programs).await?;
+        cluster.add_args("collaset-operator", &["--default-max-unavailable=25%".to_owned()]);
+        let mut cluster = cluster.with_graceful_deletion().await?;
+        cluster.add_instance_operator().await?;
+        Ok(cluster)
+    }
+
     /// Starts everything with graceful deletion; its webhooks require the API server's client
     /// certificate.
     ///

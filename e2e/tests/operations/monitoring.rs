@@ -69,8 +69,9 @@ async fn alerts_fire_in_their_situations_and_panels_have_data() {
     lifecycle_situations(&cluster).await;
     label_situations(&cluster).await;
     traffic_situations(&cluster).await;
-    let last = ["PodopsNoLeader", "PodopsOperatorDown", "PodopsWatchFailing"];
-    let expected = names(&rules);
+    const GONE: &str = "PodopsOperatorGone";
+    let last = ["PodopsNoLeader", "PodopsOperatorDown", "PodopsWatchFailing", GONE];
+    let mut expected = names(&rules);
     let others: BTreeSet<String> =
         expected.iter().filter(|name| !last.contains(&name.as_str())).cloned().collect();
     wait_until_firing(&prometheus, &others, &mut fired).await;
@@ -90,7 +91,13 @@ async fn alerts_fire_in_their_situations_and_panels_have_data() {
     eventually(TIMEOUT, listens).await.unwrap();
     prometheus.set_targets(&addresses(&cluster)).unwrap();
     cluster.stop_operator(RULES).await.unwrap();
+    expected.remove(GONE);
     wait_until_firing(&prometheus, &expected, &mut fired).await;
+    // A Pod that does not exist is no target.
+    let mut left = addresses(&cluster);
+    left.remove(RULES).unwrap();
+    prometheus.set_targets(&left).unwrap();
+    wait_until_firing(&prometheus, &[GONE.to_owned()].into(), &mut fired).await;
 }
 
 /// The number of series does not grow with that of the Pods.

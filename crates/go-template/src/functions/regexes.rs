@@ -1,7 +1,10 @@
 //! Regular expressions in Go's syntax (RE2), which differs from that of the crate `regex` in its
 //! classes and escapes.
 
-use regex::{NoExpand, Regex, RegexBuilder};
+use std::time::{Duration, Instant};
+
+use regex::{Regex, RegexBuilder};
+use regex_automata::{nfa::thompson::NFA, util::syntax};
 
 use super::signature::fixed;
 use crate::{
@@ -30,58 +33,136 @@ pub(super) fn find(name: &str) -> Option<Function> {
     Some(match name {
         "regexMatch" => fixed(TWO, |call| {
             // Sprig ignores the error of an invalid expression.
-            let regex = match compile(call) {
-                Ok(regex) => Some(regex),
+            let expression = match compile(call) {
+                Ok(expression) => Some(expression),
                 Err(Failure::Invalid { .. }) => None,
                 Err(failure) => return Err(failure),
             };
             let text = subject(call, 1)?;
-            Ok(Value::Bool(regex.is_some_and(|regex| regex.is_match(&text))))
+            let Some(expression) = expression else { return Ok(Value::Bool(false)) };
+            expression.charge(call, &text)?;
+            Ok(Value::Bool(expression.regex.is_match(&text)))
         }),
         "regexFind" => fixed(TWO, |call| {
-            let regex = compile(call)?;
+            let expression = compile(call)?;
             let text = subject(call, 1)?;
-            let found = regex.find(&text).map_or("", |found| found.as_str());
+            expression.charge(call, &text)?;
+            let found = expression.regex.find(&text).map_or("", |found| found.as_str());
             call.make(found)
         }),
         "regexFindAll" => fixed(WITH_COUNT, |call| {
-            let regex = compile(call)?;
+            let expression = compile(call)?;
             let text = subject(call, 1)?;
             let limit = usize::try_from(call.int(2)).unwrap_or(usize::MAX);
-            let found = regex.find_iter(&text).take(limit);
-            let found: Vec<Text> = found.map(|found| Text::from(found.as_str())).collect();
-            if found.is_empty() {
+            let mut texts = Vec::new();
+            let mut searches = Searches::start(call, &expression, &text)?;
+            for found in expression.regex.find_iter(&text).take(limit) {
+                searches.count(call)?;
+                texts.push(Text::from(found.as_str()));
+            }
+            if texts.is_empty() {
                 return Ok(call.heap.nil_list(Element::Text));
             }
-            call.heap.texts(found)
+            call.heap.texts(texts)
         }),
-        "regexReplaceAll" => fixed(THREE, |call| {
-            let regex = compile(call)?;
-            let text = subject(call, 1)?;
-            let replacement = subject(call, 2)?;
-            let longest = longest_expansion(&regex, &text, &replacement);
-            call.heap.reserve(longest)?;
-            call.make(regex.replace_all(&text, &replacement).into_owned())
-        }),
-        "regexReplaceAllLiteral" => fixed(THREE, |call| {
-            let regex = compile(call)?;
-            let text = subject(call, 1)?;
-            let replacement = subject(call, 2)?;
-            let count = regex.find_iter(&text).count();
-            call.heap.reserve(count.saturating_mul(replacement.len()))?;
-            call.make(regex.replace_all(&text, NoExpand(&replacement)).into_owned())
-        }),
+        "regexReplaceAll" => fixed(THREE, |call| replace(call, &Replacement::Expanded)),
+        "regexReplaceAllLiteral" => fixed(THREE, |call| replace(call, &Replacement::Literal)),
         "regexSplit" => fixed(WITH_COUNT, |call| {
-            let regex = compile(call)?;
+            let expression = compile(call)?;
             let text = subject(call, 1)?;
             let count = call.int(2);
-            match split(&regex, &text, count) {
+            match split(call, &expression, &text, count)? {
                 Some(parts) => call.heap.texts(parts),
                 None => Ok(call.heap.nil_list(Element::Text)),
             }
         }),
         _ => return None,
     })
+}
+
+/// Compiled expression.
+struct Expression {
+    regex: Regex,
+    /// Number of states, which a search may visit at each byte of the text.
+    states: usize,
+}
+
+/// Number of visits of states that cost one step.
+const VISITS_PER_STEP: usize = 1 << 8;
+
+impl Expression {
+    /// Spends the steps of one search through the text.
+    fn charge(&self, call: &mut Call<'_>, text: &str) -> Result<(), Failure> {
+        call.heap.step(text.len().saturating_mul(self.states) / VISITS_PER_STEP)
+    }
+}
+
+/// Time of the searches of one call that costs nothing.
+const FREE: Duration = Duration::from_millis(20);
+/// Number of steps that each millisecond costs from then on.
+const STEPS_PER_MILLISECOND: usize = 2_000;
+
+/// Searches for all matches in a text. Each may read the text to its end, also one that finds a
+/// short match, and what it reads is not known: usually all together read the text once, which is
+/// charged at the start. Whatever takes longer than [`FREE`] is charged by its time.
+struct Searches {
+    started: Instant,
+    /// Milliseconds that have been charged.
+    charged: usize,
+}
+
+impl Searches {
+    fn start(call: &mut Call<'_>, expression: &Expression, text: &str) -> Result<Self, Failure> {
+        expression.charge(call, text)?;
+        Ok(Self { started: Instant::now(), charged: 0 })
+    }
+
+    /// Spends the steps of a search that has found a match.
+    fn count(&mut self, call: &mut Call<'_>) -> Result<(), Failure> {
+        call.heap.step(1)?;
+        let over = self.started.elapsed().saturating_sub(FREE).as_millis();
+        let over = usize::try_from(over).unwrap_or(usize::MAX);
+        let steps = over.saturating_sub(self.charged).saturating_mul(STEPS_PER_MILLISECOND);
+        self.charged = over;
+        call.heap.step(steps)
+    }
+}
+
+/// How matches are replaced.
+enum Replacement {
+    /// `$1` or `${name}` stands for a group.
+    Expanded,
+    Literal,
+}
+
+/// Replaces all matches in a text.
+fn replace(call: &mut Call<'_>, how: &Replacement) -> Result<Value, Failure> {
+    let expression = compile(call)?;
+    let text = subject(call, 1)?;
+    let replacement = subject(call, 2)?;
+    let references = match how {
+        Replacement::Expanded => replacement.matches('$').count(),
+        Replacement::Literal => 0,
+    };
+    let mut searches = Searches::start(call, &expression, &text)?;
+    let mut replaced = String::new();
+    let mut end = 0;
+    for groups in expression.regex.captures_iter(&text) {
+        searches.count(call)?;
+        // The whole match always exists.
+        let Some(found) = groups.get(0) else { continue };
+        let longest = replacement.len() + references * found.len();
+        call.heap.check_length(replaced.len() + found.start() - end + longest)?;
+        replaced.push_str(&text[end..found.start()]);
+        match how {
+            Replacement::Expanded => groups.expand(&replacement, &mut replaced),
+            Replacement::Literal => replaced.push_str(&replacement),
+        }
+        end = found.end();
+    }
+    call.heap.check_length(replaced.len() + text.len() - end)?;
+    replaced.push_str(&text[end..]);
+    call.make(replaced)
 }
 
 /// Returns an argument as UTF-8.
@@ -93,7 +174,7 @@ fn subject(call: &Call<'_>, index: usize) -> Result<String, Failure> {
 /// Maximum length of an expression in bytes; each brace is searched for its end.
 const PATTERN_MAX: usize = 8 << 10;
 
-fn compile(call: &mut Call<'_>) -> Result<Regex, Failure> {
+fn compile(call: &mut Call<'_>) -> Result<Expression, Failure> {
     let pattern = call.text(0);
     if pattern.bytes().len() > PATTERN_MAX {
         return Err(Failure::Limit("the length of a regular expression"));
@@ -107,33 +188,37 @@ fn compile(call: &mut Call<'_>) -> Result<Regex, Failure> {
     }
     let translated = translate(text).ok_or_else(|| invalid(&pattern))?;
     let mut builder = RegexBuilder::new(&translated);
-    builder.size_limit(SIZE).octal(true).build().map_err(|_| invalid(&pattern))
+    let regex = builder.size_limit(SIZE).octal(true).build().map_err(|_| invalid(&pattern))?;
+    let syntax = syntax::Config::new().octal(true);
+    let automaton = NFA::compiler().syntax(syntax).build(&translated);
+    let states = automaton.map_err(|_| invalid(&pattern))?.states().len();
+    Ok(Expression { regex, states })
 }
 
 fn invalid(pattern: &Text) -> Failure {
     Failure::invalid("regular expression", pattern.bytes())
 }
 
-/// Returns an upper bound for the total length of the replacements.
-fn longest_expansion(regex: &Regex, text: &str, replacement: &str) -> usize {
-    let references = replacement.matches('$').count();
-    let lengths = regex.find_iter(text).map(|found| replacement.len() + references * found.len());
-    lengths.fold(0, usize::saturating_add)
-}
-
 /// Splits a text at matches into at most `count` parts, as Go's `Regexp.Split` does.
-fn split(regex: &Regex, text: &str, count: i64) -> Option<Vec<Text>> {
+fn split(
+    call: &mut Call<'_>,
+    expression: &Expression,
+    text: &str,
+    count: i64,
+) -> Result<Option<Vec<Text>>, Failure> {
     if count == 0 {
-        return None;
+        return Ok(None);
     }
-    if !regex.as_str().is_empty() && text.is_empty() {
-        return Some(vec![Text::from("")]);
+    if !expression.regex.as_str().is_empty() && text.is_empty() {
+        return Ok(Some(vec![Text::from("")]));
     }
+    let mut searches = Searches::start(call, expression, text)?;
     let limit = usize::try_from(count).unwrap_or(usize::MAX);
     let mut parts = Vec::new();
     let mut start = 0;
     let mut end = 0;
-    for found in regex.find_iter(text).take(limit) {
+    for found in expression.regex.find_iter(text).take(limit) {
+        searches.count(call)?;
         if count > 0 && parts.len() + 1 == limit {
             break;
         }
@@ -146,7 +231,7 @@ fn split(regex: &Regex, text: &str, count: i64) -> Option<Vec<Text>> {
     if end != text.len() {
         parts.push(Text::from(&text[start..]));
     }
-    Some(parts)
+    Ok(Some(parts))
 }
 
 /// Syntax before a character: Go does not permit to repeat a repetition.

@@ -282,7 +282,7 @@ fn documents_that_grow_together_fail_their_step() {
     let mut world = World::new(&version(&phases, &templates), &json!({}));
     world.reconcile();
     assert_eq!((world.plan("deploy").as_str(), world.log.len()), ("FATAL_ERROR", 0));
-    assert!(world.step("a").1.contains("have more than 16 MiB"), "{}", world.step("a").1);
+    assert!(world.step("a").1.contains("exceeds the limit of 8 MiB"), "{}", world.step("a").1);
 }
 
 #[test]

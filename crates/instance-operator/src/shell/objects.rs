@@ -19,7 +19,7 @@ use super::{
 use crate::object::{ObjectId, ObjectType, Scope, field_managers::taken_from_kudo, map_at, text};
 
 /// Timeout of one request; the API server's is 60 s.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of objects in a list of metadata, which bounds its memory.
 const LIST_LIMIT: usize = 500;
 
@@ -164,6 +164,8 @@ pub(super) struct Listed {
 pub(super) struct Objects<'a> {
     pub(super) client: Client,
     pub(super) types: &'a Types,
+    /// True if the client has the rights of the Instance's ServiceAccount, not the operator's.
+    pub(super) is_impersonating: bool,
 }
 
 /// One request.

@@ -27,6 +27,7 @@ use podops_runtime::{
 use super::{
     metrics::Metrics,
     objects::Objects,
+    plan_permits::PlanPermits,
     service_account::ServiceAccounts,
     turns::{Access, End},
     types::Types,
@@ -47,13 +48,19 @@ use crate::{
 /// Instance, or the decoding error.
 pub(super) type DecodedInstance = Decoded<Instance>;
 
+/// Interval at which an Instance is reconciled that waits for an object which is not watched.
+const UNWATCHED: Duration = Duration::from_secs(30);
+
 /// The controller of Instances.
 pub(super) struct InstanceController {
     pub(super) client: Client,
     pub(super) default_service_account: String,
+    /// Namespaces whose Instances are not run.
+    pub(super) system_namespaces: BTreeSet<String>,
     pub(super) accounts: ServiceAccounts,
     pub(super) types: Types,
     pub(super) watches: Watches,
+    pub(super) permits: PlanPermits,
     pub(super) workloads: Workloads,
     pub(super) versions: Versions,
     pub(super) writer: Writer,
@@ -101,7 +108,7 @@ impl Reconciler for InstanceController {
             return Ok(Reconciled::AwaitChange);
         };
         let access = self.access(&key, &objects);
-        self.add_known(&key, &mut observed, memory).await?;
+        self.add_known(&key, &mut observed, &objects, memory).await?;
         let sources = read_sources(&access, &mut observed).await;
         let mut observed = Arc::new(observed);
         let mut result = access.take_turns(&mut observed).await;
@@ -109,8 +116,9 @@ impl Reconciler for InstanceController {
         if result.is_interrupted() {
             return self.interrupt(instance, &observed, result, memory).await;
         }
-        if result.end == End::All {
-            self.await_changes(&key, &result.plan, sources, &objects);
+        if result.end == End::All && !self.await_changes(&key, &result.plan, sources, &objects) {
+            let due = result.plan.requeue_after.unwrap_or(UNWATCHED).min(UNWATCHED);
+            result.plan.requeue_after = Some(due);
         }
         self.report(instance, &observed, result, memory).await
     }
@@ -129,24 +137,27 @@ impl Reconciler for InstanceController {
     }
 }
 
-/// Reads the values of `parametersFrom`; returns the objects that contain them.
+/// Reads the values of `parametersFrom`, each object once; returns the objects that contain them.
 async fn read_sources(access: &Access<'_>, observed: &mut Observed) -> Vec<ObjectId> {
     let mut objects = Vec::new();
-    for source in observed.spec.parameters_from.clone() {
-        let Some(id) = sources::object_of(&source, &observed.namespace) else { continue };
+    let mut bytes = 0;
+    for (id, sources) in sources::needed(observed) {
         let failed = observed.failures.get(&id).cloned();
         let read = match failed {
             Some(failure) => Err(failure),
             None => access.object(&id).await.map_err(|error| error.message()),
         };
-        let value = match read {
-            Ok(object) => sources::value(&source, object.as_deref()),
-            Err(error) => {
-                observed.failures.insert(id.clone(), error.clone());
-                SourceValue { error: Some(error), ..SourceValue::default() }
-            }
-        };
-        observed.sources.insert(source.name, value);
+        let object = read.inspect_err(|error| {
+            observed.failures.insert(id.clone(), error.clone());
+        });
+        for source in sources {
+            let value = match &object {
+                Ok(object) => sources::value(&source, object.as_deref()),
+                Err(error) => SourceValue { error: Some(error.clone()), ..SourceValue::default() },
+            };
+            let value = sources::within_limit(value, &mut bytes);
+            observed.sources.insert(source.name, value);
+        }
         objects.push(id);
     }
     objects
@@ -179,13 +190,23 @@ impl InstanceController {
     /// without one. Returns `None` and publishes an event if the name of the ServiceAccount is
     /// invalid.
     async fn objects_of(&self, instance: &Instance, observed: &Observed) -> Option<Objects<'_>> {
+        if self.system_namespaces.contains(&observed.namespace) {
+            let message = format!(
+                "Instances of namespace {} are not run, because their ServiceAccounts may control \
+                 the cluster; use another namespace, or permit it by --allow-system-namespace",
+                observed.namespace
+            );
+            self.events.publish_all(instance, &[reasons::INSTANCE_INVALID.with(message)]).await;
+            return None;
+        }
         let own = &observed.spec.service_account_name;
         let name = if own.is_empty() { &self.default_service_account } else { own };
         if name.is_empty() {
-            return Some(Objects { client: self.client.clone(), types: &self.types });
+            let client = self.client.clone();
+            return Some(Objects { client, types: &self.types, is_impersonating: false });
         }
         match self.accounts.client(&observed.namespace, name) {
-            Ok(client) => Some(Objects { client, types: &self.types }),
+            Ok(client) => Some(Objects { client, types: &self.types, is_impersonating: true }),
             Err(error) => {
                 let message = format!("spec.serviceAccountName: {error}");
                 self.events.publish_all(instance, &[reasons::INSTANCE_INVALID.with(message)]).await;
@@ -199,6 +220,7 @@ impl InstanceController {
             instance: key,
             objects,
             watches: &self.watches,
+            permits: &self.permits,
             writes: &self.metrics.object_writes,
         }
     }
@@ -208,9 +230,11 @@ impl InstanceController {
         &self,
         key: &ObjectKey,
         observed: &mut Observed,
+        objects: &Objects<'_>,
         memory: &InstanceMemory,
     ) -> Result<(), ReconcileError> {
-        let found = self.versions.add_to(observed).await;
+        let reader = Some(&objects.client).filter(|_| objects.is_impersonating);
+        let found = self.versions.add_to(observed, reader).await;
         found.map_err(|source| Cause::List { resource: "operatorversions", source })?;
         observed.version_of_run.clone_from(&memory.version_of_run);
         memory.failures.add_to(observed, Instant::now());
@@ -258,14 +282,15 @@ impl InstanceController {
         shared
     }
 
-    /// Watches the objects that the plan and the parameters wait for.
+    /// Watches the objects that the plan and the parameters wait for; returns whether all are
+    /// watched.
     fn await_changes(
         &self,
         key: &ObjectKey,
         plan: &Plan,
         sources: Vec<ObjectId>,
         objects: &Objects<'_>,
-    ) {
+    ) -> bool {
         let awaited = plan.awaited.iter().cloned().chain(sources);
         let known = awaited.filter_map(|id| {
             let served = self.types.known(&id.object_type)?;
@@ -273,7 +298,7 @@ impl InstanceController {
             Some((id, AwaitedObject { served, is_labelled }))
         });
         let awaited = Awaited { objects: known.collect(), client: objects.client.clone() };
-        self.watches.set(key, awaited);
+        self.watches.set(key, awaited)
     }
 }
 

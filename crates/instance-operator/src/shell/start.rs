@@ -1,5 +1,7 @@
 //! Watches Instances and OperatorVersions, and starts the controller.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use futures::{StreamExt as _, channel::mpsc, stream};
 use kube::runtime::{
@@ -19,6 +21,7 @@ use podops_runtime::{
 
 use super::{
     metrics::Metrics,
+    plan_permits::PlanPermits,
     reconcile::{DecodedInstance, InstanceController},
     service_account::ServiceAccounts,
     types::Types,
@@ -36,6 +39,22 @@ pub struct InstanceArgs {
     /// operator's does
     #[arg(long, value_name = "NAME")]
     pub default_service_account: Option<String>,
+
+    /// Namespace whose Instances are run although it is kube-system, kube-public, kube-node-lease or
+    /// that of the operator; may be repeated
+    #[arg(long, value_name = "NAMESPACE")]
+    pub allow_system_namespace: Vec<String>,
+}
+
+/// Namespaces of Kubernetes, whose ServiceAccounts may control the cluster.
+const SYSTEM_NAMESPACES: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
+
+impl InstanceArgs {
+    /// Namespaces whose Instances are not run, in an operator of this namespace.
+    fn system_namespaces(&self, own: &str) -> BTreeSet<String> {
+        let known = SYSTEM_NAMESPACES.into_iter().chain([own]).map(ToOwned::to_owned);
+        known.filter(|name| !self.allow_system_namespace.contains(name)).collect()
+    }
 }
 
 /// Starts the Instance controller in the operator's process.
@@ -77,9 +96,12 @@ pub(super) fn start(operator: &mut Operator, args: &InstanceArgs) -> Result<(), 
     let controller = InstanceController {
         client: process.client.clone(),
         default_service_account: args.default_service_account.clone().unwrap_or_default(),
+        system_namespaces: args
+            .system_namespaces(&process.args.lease.leader_elect_resource_namespace),
         accounts: ServiceAccounts::new(process.client.clone()),
         types: Types::new(process.client.clone()),
         watches: Watches::new(process.clone(), changed),
+        permits: PlanPermits::new(),
         workloads,
         versions: Versions::new(process.client.clone(), versions),
         writer: Writer::new(applier, &instances.progress, &[]),

@@ -19,6 +19,7 @@ use serde_json::Value;
 use super::{
     files,
     objects::{Applied, Error, Objects, ReadVersion, response_of},
+    plan_permits::PlanPermits,
     watches::{LastEvent, Watches},
 };
 use crate::{
@@ -69,6 +70,7 @@ pub(super) struct Access<'a> {
     pub(super) instance: &'a ObjectKey,
     pub(super) objects: &'a Objects<'a>,
     pub(super) watches: &'a Watches,
+    pub(super) permits: &'a PlanPermits,
     /// Counter of the writes, by verb and result.
     pub(super) writes: &'a IntCounterVec,
 }
@@ -79,7 +81,7 @@ impl Access<'_> {
         let mut result = TurnsResult::default();
         let deadline = Instant::now() + TURNS_TIME_MAX;
         for _ in 0..TURNS_MAX {
-            result.plan = match plan_off_thread(observed.clone()).await {
+            result.plan = match plan_off_thread(observed.clone(), self.permits).await {
                 Ok(plan) => plan,
                 Err(error) => {
                     result.error = Some(error);
@@ -321,8 +323,16 @@ fn now() -> Timestamp {
 
 /// Plans in a separate thread, because a package may have many templates and expressions. A panic
 /// fails only the reconcile of this Instance.
-async fn plan_off_thread(observed: Arc<Observed>) -> Result<Plan, ReconcileError> {
-    let planned = run_off_thread(move || plan::plan(&observed, now()));
+async fn plan_off_thread(
+    observed: Arc<Observed>,
+    permits: &PlanPermits,
+) -> Result<Plan, ReconcileError> {
+    let permit = permits.acquire(&observed.namespace).await;
+    let planned = run_off_thread(move || {
+        let plan = plan::plan(&observed, now());
+        drop(permit);
+        plan
+    });
     Ok(planned.await.map_err(Cause::Panic)?)
 }
 

@@ -5,11 +5,16 @@ use std::collections::BTreeMap;
 
 use kube::{Client, core::ApiResource};
 use parking_lot::Mutex;
+use tokio::time::timeout;
 
+use super::objects::REQUEST_TIMEOUT;
 use crate::object::{ObjectType, Scope};
 
 /// HTTP status Not Found.
 pub(super) const NOT_FOUND: u16 = 404;
+
+/// Number of cached API versions at which the cache is cleared.
+const CAPACITY: usize = 256;
 
 /// A type that is served.
 #[derive(Clone, Debug)]
@@ -47,9 +52,18 @@ impl Types {
         if let Some(known) = self.known(object_type) {
             return Ok(Some(known));
         }
-        let types = self.discover(object_type).await?;
-        self.known.lock().insert(object_type.api_version.clone(), types);
-        Ok(self.known(object_type))
+        if !object_type.has_valid_version() {
+            return Ok(None);
+        }
+        let discovered = timeout(REQUEST_TIMEOUT, self.discover(object_type)).await;
+        let types = discovered.map_err(|elapsed| kube::Error::Service(elapsed.into()))??;
+        let found = types.iter().find(|served| served.resource.kind == object_type.kind).cloned();
+        let mut known = self.known.lock();
+        if known.len() >= CAPACITY {
+            known.clear();
+        }
+        known.insert(object_type.api_version.clone(), types);
+        Ok(found)
     }
 
     /// Removes the types of an API version, because a request failed as if they were no longer

@@ -60,6 +60,7 @@ impl WatchedObject {
                 object.types = Some(types);
                 // Every object that was decoded can be encoded.
                 let object = serde_json::to_value(object).ok();
+                let object = object.filter(|object| count_values(object) <= KEPT_VALUES_MAX);
                 object.map_or(LastEvent::Unknown, |object| LastEvent::Exists(Arc::new(object)))
             }
         };
@@ -105,8 +106,40 @@ fn version(text: Option<&str>) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
+/// Number of values, and of kilobytes of text, above which an object is not kept in memory: it is
+/// read again when it is needed.
+const KEPT_VALUES_MAX: usize = 2_000;
+
+/// Returns the number of values of an object, where each kilobyte of text is one as well.
+fn count_values(value: &Value) -> usize {
+    let below: usize = match value {
+        Value::Object(fields) => fields.values().map(count_values).sum(),
+        Value::Array(items) => items.iter().map(count_values).sum(),
+        Value::String(text) => text.len() / 1_024,
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    };
+    below + 1
+}
+
 /// Maximum number of objects of one type that are watched one by one.
 const SINGLE_MAX: usize = 16;
+
+/// Maximum number of watches of the Instances of a namespace.
+const NAMESPACE_MAX: usize = 64;
+/// Maximum number of watches of all Instances.
+const WATCHES_MAX: usize = 1_024;
+
+/// Returns how many watches an Instance may have.
+fn free_watches(
+    running: &BTreeMap<ObjectKey, BTreeMap<Target, Watch>>,
+    instance: &ObjectKey,
+) -> usize {
+    let others = || running.iter().filter(|(other, _)| *other != instance);
+    let all: usize = others().map(|(_, watches)| watches.len()).sum();
+    let of_namespace = others().filter(|(other, _)| other.namespace == instance.namespace);
+    let of_namespace: usize = of_namespace.map(|(_, watches)| watches.len()).sum();
+    WATCHES_MAX.saturating_sub(all).min(NAMESPACE_MAX.saturating_sub(of_namespace))
+}
 
 /// Target of a watch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -190,23 +223,35 @@ impl Watches {
         }
     }
 
-    /// Watches these objects for an Instance; ends its other watches.
-    pub(super) fn set(&self, instance: &ObjectKey, awaited: Awaited) {
+    /// Watches these objects for an Instance; ends its other watches. Returns whether all are
+    /// watched: the watches of a namespace, and of all, are limited, because each needs a connection.
+    pub(super) fn set(&self, instance: &ObjectKey, awaited: Awaited) -> bool {
         // Frees the memory of ended tasks.
         while self.tasks.lock().try_join_next().is_some() {}
         let mut running = self.running.lock();
         if awaited.objects.is_empty() {
             running.remove(instance);
-            return;
+            return true;
         }
         let targets = targets(awaited.objects);
+        let mut left = free_watches(&running, instance);
         let of_instance = running.entry(instance.clone()).or_default();
         of_instance.retain(|target, _| targets.contains_key(target));
+        left = left.saturating_sub(of_instance.len());
+        let mut are_all_watched = true;
         for (target, served) in targets {
-            of_instance.entry(target).or_insert_with_key(|target| {
-                self.watch(instance, target, &served, awaited.client.clone())
-            });
+            if of_instance.contains_key(&target) {
+                continue;
+            }
+            if left == 0 {
+                are_all_watched = false;
+                break;
+            }
+            left -= 1;
+            let watch = self.watch(instance, &target, &served, awaited.client.clone());
+            of_instance.insert(target, watch);
         }
+        are_all_watched
     }
 
     /// Ends the watches of an Instance that no longer exists.

@@ -22,9 +22,11 @@ use crate::{
     reasons,
 };
 
-/// Maximum size of the objects of a task as JSON, in bytes. A document with aliases may be much
-/// larger than its text, and a template may have many documents.
-const TASK_BYTES_MAX: usize = 16 << 20;
+/// Maximum number of values in the objects of a task: a document with aliases may be much larger
+/// than its text, and a template may have many documents.
+const TASK_VALUES_MAX: usize = 150_000;
+/// Maximum number of bytes of the strings in the objects of a task.
+const TASK_BYTES_MAX: usize = 8 << 20;
 
 /// Returns the objects of templates, in the order of the templates and their documents.
 pub(super) fn objects(
@@ -33,12 +35,6 @@ pub(super) fn objects(
 ) -> Result<Vec<Value>, TaskFailure> {
     let rendered = rendered(resources, context)?;
     Ok(rendered.into_iter().map(|rendered| rendered.object).collect())
-}
-
-/// Error of a task whose objects exceed the maximum size.
-fn too_large() -> TaskFailure {
-    let message = format!("the objects of the task have more than {} MiB", TASK_BYTES_MAX >> 20);
-    TaskFailure::new(&reasons::RESOURCE_UNMARSHAL_ERROR, message)
 }
 
 /// Like [`objects`], with the translations of the API versions.
@@ -51,18 +47,17 @@ pub(super) fn rendered(
     }
     let data = data(context);
     let mut objects = Vec::new();
-    let mut size_left = TASK_BYTES_MAX;
+    let mut limits = yaml::Limits::new(TASK_VALUES_MAX, TASK_BYTES_MAX);
     for resource in resources {
         let rendered = render(resource, &data, context)?;
         let first = objects.len();
         for document in yaml::documents(&rendered) {
-            let object = yaml::read(document).map_err(|error| {
+            let object = yaml::read_within(document, &mut limits).map_err(|error| {
                 TaskFailure::new(
                     &reasons::RESOURCE_UNMARSHAL_ERROR,
                     format!("template {resource}: {error}"),
                 )
             })?;
-            size_left = size_left.checked_sub(object.to_string().len()).ok_or_else(too_large)?;
             if !object.is_null() {
                 objects.push(checked(object, resource)?);
             }

@@ -1,0 +1,108 @@
+//! Does to Pods, with the rights of the user, what an operator that is gone would do.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use kubectl_podops::{
+    cli::Emergency,
+    emergency::{open_gate, release},
+};
+use podops_terminal::clock;
+use serde_json::{Value, json};
+
+use super::MANAGER;
+use crate::{output::print_line, session::Session};
+
+/// Shows the Pods that would be changed, or changes them if the user has confirmed it.
+pub(crate) async fn emergency(session: &Session, command: Emergency) -> anyhow::Result<ExitCode> {
+    let (is_confirmed, everywhere) = match command {
+        Emergency::OpenGates { yes, all_namespaces }
+        | Emergency::Release { yes, all_namespaces } => (yes, all_namespaces),
+    };
+    let client = &session.client;
+    let pods: Api<Pod> = if everywhere {
+        Api::all(client.clone())
+    } else {
+        Api::namespaced(client.clone(), &session.namespace)
+    };
+    let pods = pods.list(&ListParams::default()).await.context("cannot list Pods")?;
+    let mut changed = 0_usize;
+    for pod in &pods {
+        let patch = match command {
+            Emergency::OpenGates { .. } => open_gate(pod, clock::now()),
+            Emergency::Release { .. } => release(pod),
+        };
+        let Some(patch) = patch else { continue };
+        changed += 1;
+        let namespace = pod.namespace().unwrap_or_default();
+        let done = format!("pod/{} of namespace {namespace}: {}", pod.name_any(), done(&command));
+        if is_confirmed {
+            change(client, pod, &patch, &command).await?;
+            print_line(&done)?;
+        } else {
+            print_line(&format!("would change {done}"))?;
+        }
+    }
+    let summary = match (changed, is_confirmed) {
+        (0, _) => "no Pod needs this".to_owned(),
+        (_, true) => format!("{changed} Pods changed; restore the operator as soon as possible"),
+        (_, false) => format!("{changed} Pods would change; add --yes to change them"),
+    };
+    print_line(&summary)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+const fn done(command: &Emergency) -> &'static str {
+    match command {
+        Emergency::OpenGates { .. } => "its readiness gate is opened, without lifecycle-operator",
+        Emergency::Release { .. } => "its finalizers are removed, whether or not traffic has ended",
+    }
+}
+
+/// Changes a Pod, and reports it by an event of the Pod.
+async fn change(
+    client: &Client,
+    pod: &Pod,
+    patch: &Value,
+    command: &Emergency,
+) -> anyhow::Result<()> {
+    let namespace = pod.namespace().unwrap_or_default();
+    let name = pod.name_any();
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    let written = match command {
+        Emergency::OpenGates { .. } => {
+            pods.patch_status(&name, &params, &Patch::Strategic(patch)).await
+        }
+        Emergency::Release { .. } => pods.patch(&name, &params, &Patch::Merge(patch)).await,
+    };
+    written.with_context(|| format!("cannot change pod/{name} of namespace {namespace}"))?;
+    let events: Api<Event> = Api::namespaced(client.clone(), &namespace);
+    let event = event_of(pod, command);
+    let event = serde_json::from_value(event).context("cannot build the event")?;
+    // The Pod is changed, whether or not the user may create events.
+    if let Err(error) = events.create(&PostParams::default(), &event).await {
+        eprintln!("Warning: no event is recorded for pod/{name}: {error}");
+    }
+    Ok(())
+}
+
+fn event_of(pod: &Pod, command: &Emergency) -> Value {
+    let now = clock::now().to_string();
+    let namespace = pod.namespace();
+    json!({
+        "metadata": { "generateName": "podops-emergency-", "namespace": namespace },
+        "involvedObject": {
+            "apiVersion": "v1", "kind": "Pod", "namespace": namespace,
+            "name": pod.name_any(), "uid": pod.uid(),
+        },
+        "type": "Warning", "reason": "Emergency", "message": done(command),
+        "firstTimestamp": now, "lastTimestamp": now, "count": 1,
+        "source": { "component": MANAGER },
+    })
+}
