@@ -24,7 +24,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     graceful_deletion::{decision::DeletionCandidate, disruption_budget::PodReadiness},
-    pod::{Identity, InvalidAvailableConditions, PodView},
+    pod::{DELETED_FIRST, Identity, InvalidAvailableConditions, PodView},
 };
 
 /// Fields of a Pod that planning needs.
@@ -116,6 +116,7 @@ pub fn trim(pod: &mut SlimPod) {
         annotations.retain(|key, text| match key.as_str() {
             well_known::AVAILABLE_CONDITIONS => true,
             well_known::OPERATION_HISTORY => text.len() <= HISTORY_SIZE_MAX,
+            well_known::POD_DELETION_COST => text == DELETED_FIRST,
             other => podops_traces::is_annotation(other),
         });
     }
@@ -235,6 +236,15 @@ impl SlimPod {
         }
     }
 
+    /// Returns whether a ReplicaSet controls the Pod, and nothing has set its deletion cost.
+    #[must_use]
+    pub fn may_be_deleted_first(&self) -> bool {
+        let owners = self.metadata.owner_references.iter().flatten();
+        let mut controllers = owners.filter(|owner| owner.controller == Some(true));
+        controllers.any(|owner| owner.kind == "ReplicaSet")
+            && !self.annotations().contains_key(well_known::POD_DELETION_COST)
+    }
+
     /// Converts the Pod to the input of planning.
     ///
     /// `find_service` returns the Service of a key, if it exists; gate labels of `checkers` are
@@ -274,6 +284,10 @@ impl SlimPod {
                 .map_or(Timestamp::UNIX_EPOCH, |t| t.0),
             scheduled: self.spec.node_name.is_some(),
             deleting: self.metadata.deletion_timestamp.is_some(),
+            is_deleted_first: self
+                .annotations()
+                .get(well_known::POD_DELETION_COST)
+                .is_some_and(|cost| cost == DELETED_FIRST),
             checkers: checkers.to_vec(),
             labels,
         }

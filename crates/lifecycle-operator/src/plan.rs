@@ -473,9 +473,14 @@ impl<'a> Planner<'a> {
             }
         }
         let requeue_after = due_in.map(|left| Duration::try_from(left).unwrap_or_default());
+        let mut annotations = AnnotationChanges::new();
+        // The deletion was cancelled.
+        if self.pod.is_deleted_first && !self.has_label(well_known::TO_DELETE) {
+            annotations.insert(well_known::POD_DELETION_COST.to_owned(), None);
+        }
         Plan {
             labels: difference(&self.observed.labels(), &self.state.labels()),
-            annotations: AnnotationChanges::new(),
+            annotations,
             gate_open: self
                 .state
                 .gate_open

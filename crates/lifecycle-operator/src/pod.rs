@@ -67,9 +67,15 @@ pub struct PodView {
     pub scheduled: bool,
     /// True if the Pod has a deletion timestamp.
     pub deleting: bool,
+    /// True if the Pod has the deletion cost [`DELETED_FIRST`].
+    pub is_deleted_first: bool,
     /// Checkers for which gate labels are added if the Pod is new.
     pub checkers: Vec<String>,
 }
+
+/// Deletion cost of a Pod that its ReplicaSet has chosen for a scale-in: while it waits, it is Ready
+/// as the others are, and the ReplicaSet would choose another one at its next attempt.
+pub const DELETED_FIRST: &str = "-2147483648";
 
 impl PodView {
     /// Returns whether a protection finalizer blocks operations on the Pod.

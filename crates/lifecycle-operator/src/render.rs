@@ -6,7 +6,12 @@ use podops_api::{availability::AvailableConditions, lifecycle::nanos, well_known
 use podops_client::write::{Change, JsonPatch, Write};
 use serde_json::{Value, json};
 
-use crate::{observe::SlimPod, plan::Plan, pod::Identity, reasons};
+use crate::{
+    observe::SlimPod,
+    plan::Plan,
+    pod::{DELETED_FIRST, Identity},
+    reasons,
+};
 
 /// Message of the readiness gate's condition.
 const GATE_MESSAGE: &str = "updated by PodOpsLifecycle";
@@ -105,12 +110,17 @@ fn gate_condition(open: bool, now: Timestamp) -> Value {
     })
 }
 
-/// Returns the write that adds a label which requests the Pod's deletion or replacement.
+/// Returns the write that adds a label which requests the Pod's deletion or replacement. The Pod of a
+/// ReplicaSet whose deletion is requested becomes the one that the ReplicaSet deletes first.
 ///
 /// Conditional on the UID only: the request is the same for any other state of the Pod.
 #[must_use]
-pub fn render_request(label: &str, pod: &Identity, now: Timestamp) -> Write {
-    let body = json!({ "metadata": { "uid": pod.uid, "labels": { label: nanos(now) } } });
+pub fn render_request(label: &str, requested: &SlimPod, now: Timestamp) -> Write {
+    let pod = requested.identity();
+    let mut body = json!({ "metadata": { "uid": pod.uid, "labels": { label: nanos(now) } } });
+    if label == well_known::TO_DELETE && requested.may_be_deleted_first() {
+        body["metadata"]["annotations"] = json!({ well_known::POD_DELETION_COST: DELETED_FIRST });
+    }
     Write::Patch { target: pod.target().subresource("status"), change: Change::Merge(body) }
 }
 
@@ -160,5 +170,26 @@ mod tests {
             )
         );
         assert_eq!(operations.last().unwrap()["path"], "/status/conditions/-");
+    }
+
+    #[test]
+    fn a_replica_set_deletes_the_same_pod_again() {
+        let request = |kind: &str, annotations: Value, label: &str| {
+            let owner = json!({ "apiVersion": "v1", "kind": kind, "name": "a", "uid": "2", "controller": true });
+            let pod = json!({ "metadata": {
+                "name": "web-1", "namespace": "ns", "uid": "1", "annotations": annotations,
+                "ownerReferences": [owner],
+            } });
+            let pod: SlimPod = serde_json::from_value(pod).unwrap();
+            let write = render_request(label, &pod, Timestamp::UNIX_EPOCH);
+            let Write::Patch { change: Change::Merge(body), .. } = write else { unreachable!() };
+            body["metadata"]["annotations"][well_known::POD_DELETION_COST].clone()
+        };
+        let delete = well_known::TO_DELETE;
+        assert_eq!(request("ReplicaSet", json!({}), delete), DELETED_FIRST);
+        assert_eq!(request("StatefulSet", json!({}), delete), Value::Null);
+        let own = json!({ well_known::POD_DELETION_COST: "7" });
+        assert_eq!(request("ReplicaSet", own, delete), Value::Null, "its user has chosen a cost");
+        assert_eq!(request("ReplicaSet", json!({}), well_known::TO_REPLACE), Value::Null);
     }
 }

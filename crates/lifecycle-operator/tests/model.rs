@@ -174,6 +174,7 @@ fn view(pod: &Pod) -> PodView {
         created: Timestamp::UNIX_EPOCH,
         scheduled: true,
         deleting: false,
+        is_deleted_first: false,
         checkers: Vec::new(),
     }
 }

@@ -317,6 +317,7 @@ impl BudgetModel {
             created: Timestamp::UNIX_EPOCH,
             scheduled: true,
             deleting: false,
+            is_deleted_first: false,
             checkers: Vec::new(),
         };
         let plan = lifecycle_plan::plan(&view, now()).unwrap();

@@ -35,7 +35,8 @@ pub(crate) fn add(suite: Suite) -> Suite {
             .beside(operation_delay_keeps_the_pod_out_of_service_first)
             .beside(a_paused_collaset_starts_no_update)
             .beside(an_image_that_cannot_be_pulled_can_be_fixed)
-            .beside(metadata_is_updated_in_service)
+            .beside(annotations_are_updated_in_service)
+            .beside(labels_change_out_of_service)
             .beside(an_update_to_another_tag_of_the_same_image_completes)
             .beside(a_waiting_pod_is_reported_with_its_finalizer)
             .next_wave()
@@ -309,7 +310,7 @@ async fn an_update_to_another_tag_of_the_same_image_completes(cluster: &TestClus
     assert!(before.0 == after.0 && before.1 != after.1, "{before:?}, {after:?}");
 }
 
-async fn metadata_is_updated_in_service(cluster: &TestCluster) {
+async fn annotations_are_updated_in_service(cluster: &TestCluster) {
     cluster.create_and_wait("annotated", 2, &json!({})).await.unwrap();
     let before = pods(cluster, "annotated").await;
     let since: BTreeMap<String, String> = before
@@ -328,6 +329,38 @@ async fn metadata_is_updated_in_service(cluster: &TestCluster) {
         assert_eq!(pod.labels()[well_known::SERVICE_AVAILABLE], since[&pod.name_any()]);
     }
     assert!(has(&cluster.pods().get(&before[0].name_any()).await.unwrap(), "mine"));
+}
+
+/// A Service may select by the label; the finalizer stands for its traffic.
+async fn labels_change_out_of_service(cluster: &TestCluster) {
+    let one = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": 1 } } });
+    cluster.create_and_wait("labelled", 2, &one).await.unwrap();
+    let before = pods(cluster, "labelled").await;
+    for pod in &before {
+        let protected = json!({ "finalizers": [PROTECTION] });
+        cluster.patch_pod_metadata(&pod.name_any(), protected).await.unwrap();
+    }
+    let metadata = json!({ "metadata": { "labels": { "track": "green" } } });
+    cluster.patch("labelled", json!({ "template": metadata })).await.unwrap();
+    let leaving = async || {
+        let pods = pods(cluster, "labelled").await;
+        Ok(pods.iter().filter(|pod| !has(pod, well_known::SERVICE_AVAILABLE)).count() == 1)
+    };
+    eventually(TIMEOUT, leaving).await.unwrap();
+    assert!(pods(cluster, "labelled").await.iter().all(|pod| !has(pod, "track")), "in service");
+    for pod in &before {
+        let free = json!({ "finalizers": null });
+        cluster.patch_pod_metadata(&pod.name_any(), free).await.unwrap();
+    }
+    cluster.wait_until_rolled_out("labelled", 2, TIMEOUT).await.unwrap();
+    let after = pods(cluster, "labelled").await;
+    assert!(after.iter().all(|pod| pod.labels()["track"] == "green"));
+    let started = |pods: &[Pod]| -> BTreeSet<Option<String>> {
+        let statuses =
+            pods.iter().filter_map(|pod| pod.status.as_ref()?.container_statuses.as_ref());
+        statuses.flatten().map(|status| status.container_id.clone()).collect()
+    };
+    assert_eq!(started(&before), started(&after), "nothing restarts");
 }
 
 async fn a_scale_in_is_cancelled_before_it_is_permitted(cluster: &TestCluster) {

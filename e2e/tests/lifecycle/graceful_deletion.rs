@@ -1,6 +1,9 @@
 //! Graceful deletion by the deletion webhook: deletes, evictions, and drains of whole nodes.
 
+use std::time::Duration;
+
 use k8s_openapi::api::{
+    apps::v1::Deployment,
     core::v1::{ConfigMap, Pod},
     policy::v1::PodDisruptionBudget,
 };
@@ -70,11 +73,56 @@ pub(crate) fn add(suite: Suite) -> Suite {
                 .beside(an_eviction_is_rejected_until_the_pod_may_be_deleted)
                 .beside(disruption_budgets_count_pods_in_graceful_deletion)
                 .beside(a_pod_is_replaced_before_it_is_deleted)
+                .beside(a_deployment_scales_in_no_more_pods_than_it_has_to)
                 .beside(rules_with_invalid_expressions_are_rejected)
                 .end(all_requests_are_permitted),
         )
         .scenario(Lane::Beside, operator_outage_blocks_only_pods_in_service)
         .scenario(Lane::Beside, kubectl_drain_succeeds_and_exceeds_no_budget)
+}
+
+/// A Pod that waits for its rule is Ready as the others are, and the ReplicaSet tries again to delete
+/// one.
+async fn a_deployment_scales_in_no_more_pods_than_it_has_to(cluster: &TestCluster) {
+    const NAME: &str = "api";
+    let deployment = json!({
+        "metadata": { "name": NAME },
+        "spec": {
+            "replicas": 5,
+            "selector": { "matchLabels": { "app": NAME } },
+            "template": {
+                "metadata": { "labels": { "app": NAME, well_known::CONTROL: "true" } },
+                "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
+            },
+        },
+    });
+    let deployments: Api<Deployment> = cluster.api();
+    let deployment = serde_json::from_value(deployment).unwrap();
+    deployments.create(&PostParams::default(), &deployment).await.unwrap();
+    let with_label = async |label: &str| -> Vec<String> {
+        let pods = cluster.pods_of(NAME).await.unwrap();
+        let found = pods.iter().filter(|pod| pod.labels().contains_key(label));
+        found.map(ResourceExt::name_any).collect()
+    };
+    let are_available = async || Ok(with_label(well_known::SERVICE_AVAILABLE).await.len() == 5);
+    eventually(TIMEOUT, are_available).await.unwrap();
+    let before = with_label(well_known::CONTROL).await;
+    cluster.create_rule(NAME, app(NAME), deny_all("deny-all")).await.unwrap();
+    let smaller = Patch::Merge(json!({ "spec": { "replicas": 3 } }));
+    deployments.patch(NAME, &PatchParams::default(), &smaller).await.unwrap();
+    let requested = async || Ok(with_label(well_known::TO_DELETE).await.len() >= 2);
+    eventually(TIMEOUT, requested).await.unwrap();
+    // The ReplicaSet tries again after 5 ms, 10 ms, 20 ms, up to some seconds.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let chosen = with_label(well_known::TO_DELETE).await;
+    assert_eq!(chosen.len(), 2, "{chosen:?}");
+    cluster.rules().delete(NAME, &DeleteParams::default()).await.unwrap();
+    for pod in &chosen {
+        cluster.wait_until_deleted(pod).await.unwrap();
+    }
+    let left = with_label(well_known::CONTROL).await;
+    let expected: Vec<String> = before.into_iter().filter(|pod| !chosen.contains(pod)).collect();
+    assert_eq!(left, expected, "no other Pod was deleted, and none created");
 }
 
 async fn a_deleted_pod_leaves_service_first_and_is_recreated(cluster: &TestCluster) {

@@ -431,6 +431,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
         .scenario(Lane::Waiting, explain_names_the_true_cause)
         .scenario(Lane::Waiting, commands_change_and_show_a_rollout)
         .scenario(Lane::Waiting, commands_change_pods_and_drain_nodes)
+        .scenario(Lane::Beside, editors_of_a_namespace_may_use_podops)
         .scenario(Lane::Beside, trace_records_the_stages_of_an_operation)
         .scenario(Lane::Waiting, the_demo_shows_each_step_and_leaves_nothing);
     bad_input::add(suite)
@@ -514,6 +515,82 @@ async fn commands_change_and_show_a_rollout() {
     }
     assert_missing_permission_is_named(&cluster).await;
     assert_narrow_terminal_is_kept(&cluster).await;
+}
+
+/// A ServiceAccount with the ClusterRole `edit` of Kubernetes in one namespace.
+async fn editors_of_a_namespace_may_use_podops() {
+    let cluster = TestCluster::start_for_demo(&programs().unwrap()).await.unwrap();
+    let plane = &cluster.plane;
+    let admin: [&[&str]; 3] = [
+        &["create", "serviceaccount", "editor"],
+        &[
+            "create",
+            "rolebinding",
+            "editor",
+            "--clusterrole=edit",
+            "--serviceaccount=default:editor",
+        ],
+        &["create", "namespace", "other"],
+    ];
+    for command in admin {
+        plane.kubectl(command).await.unwrap();
+    }
+    let token = plane.kubectl(&["create", "token", "editor"]).await.unwrap();
+    let editor = plane.kubeconfig("editor", token.trim()).unwrap();
+    let editor_path = editor.display().to_string();
+    let kubectl = async |command: &[&str]| {
+        let command = [command, &["--kubeconfig", &editor_path]].concat();
+        plane.kubectl(&command).await
+    };
+    // kube-controller-manager adds the rights to `edit`.
+    let may_edit = async || Ok(kubectl(&["auth", "can-i", "create", "collasets"]).await.is_ok());
+    eventually(TIMEOUT, may_edit).await.unwrap();
+    let may = async |verb: &str, resource: &str| {
+        kubectl(&["auth", "can-i", verb, resource]).await.is_ok()
+    };
+    for resource in
+        ["collasets", "operationjobs", "poddecorations", "instances", "operatorversions"]
+    {
+        assert!(may("create", resource).await && may("delete", resource).await, "{resource}");
+    }
+    assert!(may("get", "podtransitionrules").await && !may("create", "podtransitionrules").await);
+    assert!(!may("patch", "resourcecontexts").await);
+    let status = kubectl(&["auth", "can-i", "patch", "collasets", "--subresource=status"]).await;
+    assert!(status.is_err(), "{status:?}");
+
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/collaset.yaml");
+    kubectl(&["apply", "-f", example]).await.unwrap();
+    cluster.wait_until_rolled_out("web", 20, TIMEOUT).await.unwrap();
+    kubectl(&["scale", "collaset", "web", "--replicas=6"]).await.unwrap();
+    cluster.wait_for_replicas("web", [6; 4]).await.unwrap();
+    let pod = first_pod(&cluster, "web").await;
+    let pod = pod.as_str();
+    let commands: [&[&str]; 14] = [
+        &["get"],
+        &["get", "web"],
+        &["top"],
+        &["explain", "web"],
+        &["explain", &format!("pod/{pod}")],
+        &["simulate", "-f", example],
+        &["trace", pod],
+        &["rollout", "history", "web"],
+        &["rollout", "pause", "web"],
+        &["rollout", "resume", "web"],
+        &["rollout", "restart", "web"],
+        &["rollout", "status", "web", "--timeout=60"],
+        &["replace", pod],
+        &["status", "web", "--timeout=60"],
+    ];
+    for command in commands {
+        let output = podops_as(&editor, command);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && !text.contains("forbidden"), "{command:?}: {text}");
+    }
+    let mut kudo = Command::new(programs().unwrap().join("kubectl-kudo"));
+    let kudo = kudo.args(["get", "all", "--kubeconfig", &editor_path]).output().unwrap();
+    assert!(kudo.status.success(), "{}", String::from_utf8_lossy(&kudo.stderr));
+    let elsewhere = podops_as(&editor, &["get", "--namespace", "other"]);
+    assert!(String::from_utf8_lossy(&elsewhere.stderr).contains("forbidden"), "{elsewhere:?}");
 }
 
 /// The reader of the pipe ends before the command writes, or while it watches.

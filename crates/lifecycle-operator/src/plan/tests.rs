@@ -18,6 +18,7 @@ pub(crate) fn pod(text: &str) -> PodView {
         created: Timestamp::UNIX_EPOCH,
         scheduled: false,
         deleting: false,
+        is_deleted_first: false,
         checkers: Vec::new(),
     };
     for token in text.split_whitespace() {
@@ -50,6 +51,7 @@ pub(crate) fn pod(text: &str) -> PodView {
             "available" => pod.labels.extend([label(well_known::SERVICE_AVAILABLE)]),
             "creating" => pod.labels.extend([label(well_known::CREATING)]),
             "stay-offline" => pod.labels.extend([label(well_known::STAY_OFFLINE)]),
+            "deleted-first" => pod.is_deleted_first = true,
             "to-delete" => pod.labels.extend([label(well_known::TO_DELETE)]),
             "preparing-to-delete" => pod.labels.extend([label(well_known::PREPARING_TO_DELETE)]),
             "pre-gate" => {
@@ -531,4 +533,15 @@ fn an_unused_grant_of_another_type_is_removed() {
         "open pre-gate operating/a operation-type/a=restart pre-check/a pre-checked/a operation-permission/update",
         "-operation-permission/update -pre-checked/a",
     );
+}
+
+#[test]
+fn a_cancelled_deletion_restores_the_deletion_cost() {
+    let cost_of = |text: &str| {
+        let plan = plan(&pod(text), now()).unwrap();
+        plan.annotations.get(well_known::POD_DELETION_COST).cloned()
+    };
+    assert_eq!(cost_of(&format!("{AVAILABLE} to-delete deleted-first")), None);
+    assert_eq!(cost_of(&format!("{AVAILABLE} deleted-first")), Some(None));
+    assert_eq!(cost_of(AVAILABLE), None);
 }

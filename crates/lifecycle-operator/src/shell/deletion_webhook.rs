@@ -165,7 +165,7 @@ impl DeletionWebhook {
         label: &'static str,
         deletion: &DeletionRequest,
     ) -> Result<Labeled, ReviewError> {
-        let write = render_request(label, &pod.identity(), clock::now());
+        let write = render_request(label, pod, clock::now());
         match self.applier.apply(&write).await? {
             Outcome::Done(_) => {
                 let DeletionRequest { kind, user, .. } = deletion;
