@@ -8,8 +8,7 @@ use serde_json::Value;
 
 use crate::{
     object::{ObjectId, ObjectType, text},
-    schedule,
-    view::{Observed, SourceValue},
+    view::{Observed, SourceValue, Version},
 };
 
 /// Kind and key of a source; `None` if absent, which admission rejects.
@@ -29,12 +28,11 @@ pub fn object_of(source: &ParameterSource, namespace: &str) -> Option<ObjectId> 
 /// Maximum size of the values of an Instance's sources together, in bytes.
 const VALUES_MAX: usize = 1 << 20;
 
-/// Returns the sources of the parameters that the OperatorVersion declares, by their object. Nothing
+/// Returns the sources of the parameters that an OperatorVersion declares, by their object. Nothing
 /// is read for others.
 #[must_use]
-pub fn needed(observed: &Observed) -> BTreeMap<ObjectId, Vec<ParameterSource>> {
+pub fn needed(observed: &Observed, version: &Version) -> BTreeMap<ObjectId, Vec<ParameterSource>> {
     let mut needed: BTreeMap<ObjectId, Vec<ParameterSource>> = BTreeMap::new();
-    let Some(version) = schedule::version(observed) else { return needed };
     let declared: BTreeSet<&str> =
         version.spec.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
     let sources = observed.spec.parameters_from.iter();
@@ -103,7 +101,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::view::Version;
 
     fn source(reference: &Value) -> ParameterSource {
         let mut source = json!({ "name": "P" });
@@ -153,12 +150,10 @@ mod tests {
         };
         observed.spec.parameters_from =
             vec![from("A", "one"), from("B", "one"), from("C", "two"), from("unknown", "three")];
-        assert!(needed(&observed).is_empty(), "without OperatorVersion");
         let parameters = json!([{ "name": "A" }, { "name": "B" }, { "name": "C" }]);
         let mut version = Version::default();
         version.spec.parameters = serde_json::from_value(parameters).unwrap();
-        observed.version = Some(std::sync::Arc::new(version));
-        let read = needed(&observed);
+        let read = needed(&observed, &version);
         let names = read.iter().map(|(id, sources)| (id.name.as_str(), sources.len()));
         assert_eq!(names.collect::<Vec<_>>(), [("one", 2), ("two", 1)]);
     }

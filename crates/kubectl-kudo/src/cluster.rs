@@ -80,7 +80,7 @@ impl Cluster {
             if let Err(kube::Error::Api(status)) = &found
                 && status.is_forbidden()
             {
-                // Users of one namespace may not read CRDs; the kinds that they use tell as much.
+                // Users of one namespace may not read CRDs; a missing one fails their first request.
                 return Ok(());
             }
             let found = found.with_context(|| {

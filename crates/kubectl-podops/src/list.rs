@@ -110,13 +110,10 @@ fn owner(pod: &Pod) -> Owner {
     let of_deployment = hash
         .filter(|_| controller.kind == "ReplicaSet")
         .and_then(|hash| controller.name.strip_suffix(&format!("-{hash}")));
-    match of_deployment {
-        Some(name) => Owner::new(pod.namespace(), "deployment", name.to_owned()),
-        None => {
-            let kind = controller.kind.to_lowercase();
-            Owner::new(pod.namespace(), &kind, controller.name.clone())
-        }
+    if let Some(name) = of_deployment {
+        return Owner::new(pod.namespace(), "deployment", name.to_owned());
     }
+    Owner::new(pod.namespace(), &controller.kind.to_lowercase(), controller.name.clone())
 }
 
 /// Returns the lines of the table, with the namespaces if there may be several.

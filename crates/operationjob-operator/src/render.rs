@@ -115,9 +115,9 @@ fn restart(
     let before = containers.iter().map(|(name, c)| (name.clone(), c.container_id.clone()));
     let restart = Restart { job: observed.uid.to_string(), containers: before.collect() };
     let restarts = serde_json::to_string(&with_restart(pod, restart)).unwrap_or_default();
-    let path = ["metadata", "annotations", well_known::RESTARTED];
+    let annotation = ["metadata", "annotations", well_known::RESTARTED];
     let recorded = pod.annotation(well_known::RESTARTED).map_or(Value::Null, Value::from);
-    patch.test(&path, recorded).add(&path, restarts).build()
+    patch.test(&annotation, recorded).add(&annotation, restarts).build()
 }
 
 /// Renders a change of the job itself.

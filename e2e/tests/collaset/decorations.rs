@@ -32,7 +32,8 @@ pub(crate) fn add(suite: Suite) -> Suite {
                 .beside(set_and_decoration_are_updated_separately)
                 .beside(a_conflict_is_reported_and_affects_nothing_else)
                 .beside(an_unknown_volume_is_a_conflict_until_it_is_fixed)
-                .beside(labels_are_added_and_removed_in_service)
+                .beside(labels_are_added_and_removed_without_recreation)
+                .beside(a_decoration_that_the_api_server_rejects_is_left_out)
                 .beside(bad_decorations_are_rejected)
                 .end(all_requests_are_permitted),
         )
@@ -265,7 +266,7 @@ async fn a_conflict_is_reported_and_affects_nothing_else(cluster: &TestCluster) 
     wait_for_pods(cluster, "conflict-bad", 1, 1).await;
 }
 
-async fn labels_are_added_and_removed_in_service(cluster: &TestCluster) {
+async fn labels_are_added_and_removed_without_recreation(cluster: &TestCluster) {
     cluster.create_and_wait("labels", 2, &json!({})).await.unwrap();
     let before = uids(&pods(cluster, "labels").await);
     let metadata = json!([{ "labels": { "team": "a" }, "annotations": { "note": "x" } }]);
@@ -284,6 +285,33 @@ async fn labels_are_added_and_removed_in_service(cluster: &TestCluster) {
             && !pod.annotations().contains_key(well_known::DECORATIONS)
     };
     assert!(after.iter().all(is_removed));
+}
+
+/// No rule of the decorations knows this: only the API server compares a request with its limit.
+async fn a_decoration_that_the_api_server_rejects_is_left_out(cluster: &TestCluster) {
+    let mut spec = sidecar("log", "log:1");
+    spec["template"]["containers"][0]["resources"] =
+        json!({ "requests": { "cpu": "2" }, "limits": { "cpu": "1" } });
+    decorate(cluster, "limit", "limit", spec.clone()).await;
+    decorate(cluster, "limit-good", "limit", sidecar("other", "other:1")).await;
+    wait(cluster, "limit", |_| true).await;
+    wait(cluster, "limit-good", |_| true).await;
+    cluster.create_and_wait("limit", 2, &json!({})).await.unwrap();
+    wait(cluster, "limit", |status| {
+        let stalled = condition::find(&status.conditions, "Stalled");
+        stalled.is_some_and(|c| {
+            let message = c.message.as_deref().unwrap_or_default();
+            c.status == "True" && message.contains("the API server rejects the Pod with")
+        })
+    })
+    .await;
+    wait_for_pods(cluster, "limit-good", 2, 2).await;
+    for pod in pods(cluster, "limit").await {
+        assert_eq!(images(&pod), ["nginx:1", "other:1"]);
+    }
+    spec["template"]["containers"][0]["resources"] = json!({ "requests": { "cpu": "1" } });
+    patch(cluster, "limit", spec).await;
+    wait_for_pods(cluster, "limit", 2, 2).await;
 }
 
 async fn an_unknown_volume_is_a_conflict_until_it_is_fixed(cluster: &TestCluster) {

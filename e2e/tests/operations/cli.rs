@@ -563,7 +563,17 @@ async fn editors_of_a_namespace_may_use_podops() {
     cluster.wait_until_rolled_out("web", 20, TIMEOUT).await.unwrap();
     kubectl(&["scale", "collaset", "web", "--replicas=6"]).await.unwrap();
     cluster.wait_for_replicas("web", [6; 4]).await.unwrap();
-    let pod = first_pod(&cluster, "web").await;
+    assert_commands_are_permitted(&cluster, &editor, example).await;
+    let mut kudo = Command::new(programs().unwrap().join("kubectl-kudo"));
+    let kudo = kudo.args(["get", "all", "--kubeconfig", &editor_path]).output().unwrap();
+    assert!(kudo.status.success(), "{}", String::from_utf8_lossy(&kudo.stderr));
+    let elsewhere = podops_as(&editor, &["get", "--namespace", "other"]);
+    assert!(String::from_utf8_lossy(&elsewhere.stderr).contains("forbidden"), "{elsewhere:?}");
+}
+
+/// The commands about CollaSets and their Pods, for the CollaSet `web` of the manifest.
+async fn assert_commands_are_permitted(cluster: &TestCluster, kubeconfig: &Path, example: &str) {
+    let pod = first_pod(cluster, "web").await;
     let pod = pod.as_str();
     let commands: [&[&str]; 14] = [
         &["get"],
@@ -582,15 +592,10 @@ async fn editors_of_a_namespace_may_use_podops() {
         &["status", "web", "--timeout=60"],
     ];
     for command in commands {
-        let output = podops_as(&editor, command);
+        let output = podops_as(kubeconfig, command);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success() && !text.contains("forbidden"), "{command:?}: {text}");
     }
-    let mut kudo = Command::new(programs().unwrap().join("kubectl-kudo"));
-    let kudo = kudo.args(["get", "all", "--kubeconfig", &editor_path]).output().unwrap();
-    assert!(kudo.status.success(), "{}", String::from_utf8_lossy(&kudo.stderr));
-    let elsewhere = podops_as(&editor, &["get", "--namespace", "other"]);
-    assert!(String::from_utf8_lossy(&elsewhere.stderr).contains("forbidden"), "{elsewhere:?}");
 }
 
 /// The reader of the pipe ends before the command writes, or while it watches.

@@ -31,6 +31,8 @@ use podops_test_programs::prometheus_operator_crds;
 use serde_json::{Value, json};
 
 /// Number of Pods of the clean rollout.
+/// Alert for an operator without any replica.
+const GONE: &str = "PodopsOperatorGone";
 const PODS: i32 = 100;
 /// Time within which every alert fires: a CollaSet is degraded once a Pod is pending for 30
 /// seconds, and a finalizer is stuck once it waits for 30 seconds.
@@ -69,7 +71,6 @@ async fn alerts_fire_in_their_situations_and_panels_have_data() {
     lifecycle_situations(&cluster).await;
     label_situations(&cluster).await;
     traffic_situations(&cluster).await;
-    const GONE: &str = "PodopsOperatorGone";
     let last = ["PodopsNoLeader", "PodopsOperatorDown", "PodopsWatchFailing", GONE];
     let mut expected = names(&rules);
     let others: BTreeSet<String> =

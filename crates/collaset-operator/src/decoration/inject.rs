@@ -287,14 +287,16 @@ pub fn prefixes(
     applied: &AppliedDecorations,
     decorations: &Decorations,
 ) -> Vec<AppliedDecorations> {
-    let names = in_order(applied, decorations).unwrap_or_default();
+    let ordered = in_order(applied, decorations).unwrap_or_default();
     let prefix = |length: usize| {
-        let first = names.iter().take(length);
-        let named =
-            first.filter_map(|(name, _)| Some(((*name).clone(), applied.revision(name)?.clone())));
-        named.collect()
+        let first = ordered.iter().take(length);
+        let revisions = first.filter_map(|(name, _)| {
+            let revision = applied.revision(name)?;
+            Some(((*name).clone(), revision.clone()))
+        });
+        revisions.collect()
     };
-    (0..names.len()).map(prefix).collect()
+    (0..ordered.len()).map(prefix).collect()
 }
 
 fn compare(a: &Named<'_>, b: &Named<'_>) -> Ordering {

@@ -83,7 +83,7 @@ pub fn method(from: &PodTemplate, to: &PodTemplate, can_resize: bool) -> UpdateM
     if old == new {
         return if restarts(from, to) || !readers.containers.is_empty() {
             UpdateMethod::InPlace
-        } else if from.labels() != to.labels() {
+        } else if labels(from) != labels(to) {
             UpdateMethod::Labels
         } else {
             UpdateMethod::Annotations
@@ -99,6 +99,13 @@ pub fn method(from: &PodTemplate, to: &PodTemplate, can_resize: bool) -> UpdateM
         }
     }
     if normal(&old) == normal(&new) { UpdateMethod::InPlace } else { UpdateMethod::Recreate }
+}
+
+/// Returns the labels of a template, without those that only name its decorations.
+fn labels(template: &PodTemplate) -> BTreeMap<String, String> {
+    let mut labels = template.labels();
+    labels.retain(|key, _| !key.starts_with(well_known::DECORATION_LABEL_PREFIX));
+    labels
 }
 
 fn normal_spec(template: &PodTemplate) -> Value {
@@ -182,6 +189,13 @@ mod tests {
         assert_eq!(
             to(
                 json!({"metadata": {"annotations": {"x": "y"}}, "spec": {"containers": [{"name": "a", "image": "v1"}]}})
+            ),
+            UpdateMethod::Annotations
+        );
+        let decorated = json!({(format!("{}a", well_known::DECORATION_LABEL_PREFIX)): "a-1"});
+        assert_eq!(
+            to(
+                json!({"metadata": {"labels": decorated}, "spec": {"containers": [{"name": "a", "image": "v1"}]}})
             ),
             UpdateMethod::Annotations
         );

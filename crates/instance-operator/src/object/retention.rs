@@ -35,13 +35,11 @@ pub fn is_kept(object_type: &ObjectType, object: &Value) -> bool {
 #[must_use]
 pub fn outlives_instance(object_type: &ObjectType, object: &Value) -> bool {
     let is_adopted = annotation(object, ADOPT) == Some("true");
-    match annotation(object, PRUNE) {
-        Some(prune) => prune != "true",
-        None => {
-            let has_own_data = has_data(object_type) || object_type.is("", "Secret");
-            is_kept_by_helm(object) || is_adopted && has_own_data
-        }
+    if let Some(prune) = annotation(object, PRUNE) {
+        return prune != "true";
     }
+    let has_own_data = has_data(object_type) || object_type.is("", "Secret");
+    is_kept_by_helm(object) || is_adopted && has_own_data
 }
 
 fn is_kept_by_helm(object: &Value) -> bool {

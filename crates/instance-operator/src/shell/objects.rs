@@ -1,9 +1,6 @@
 //! Reads, applies and deletes the objects of packages, whose types are known only at run time.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use http::{HeaderValue, Method, Request, header};
 use kube::{Client, core::Status};
@@ -14,12 +11,10 @@ use tokio::time::timeout;
 
 use super::{
     NAME,
-    types::{NOT_FOUND, ServedType, Types},
+    types::{NOT_FOUND, REQUEST_TIMEOUT, ServedType, Types},
 };
 use crate::object::{ObjectId, ObjectType, Scope, field_managers::taken_from_kudo, map_at, text};
 
-/// Timeout of one request; the API server's is 60 s.
-pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of objects in a list of metadata, which bounds its memory.
 const LIST_LIMIT: usize = 500;
 

@@ -41,7 +41,7 @@ use crate::{
     object_write::{entry, id_of},
     pending_status::{LastStatus, PendingStatus},
     plan::{self, Plan},
-    reasons, run, sources,
+    reasons, run, schedule, sources,
     view::{Observed, SourceValue},
 };
 
@@ -141,7 +141,9 @@ impl Reconciler for InstanceController {
 async fn read_sources(access: &Access<'_>, observed: &mut Observed) -> Vec<ObjectId> {
     let mut objects = Vec::new();
     let mut bytes = 0;
-    for (id, sources) in sources::needed(observed) {
+    let version = schedule::version(observed);
+    let needed = version.map(|version| sources::needed(observed, version)).unwrap_or_default();
+    for (id, sources) in needed {
         let failed = observed.failures.get(&id).cloned();
         let read = match failed {
             Some(failure) => Err(failure),

@@ -1,14 +1,16 @@
 //! Discovery of the types that the API server serves: once for each API version, and again for an
 //! unknown type.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use kube::{Client, core::ApiResource};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
-use super::objects::REQUEST_TIMEOUT;
 use crate::object::{ObjectType, Scope};
+
+/// Timeout of one request; the API server's is 60 s.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// HTTP status Not Found.
 pub(super) const NOT_FOUND: u16 = 404;

@@ -40,9 +40,9 @@ pub(crate) async fn emergency(session: &Session, command: Emergency) -> anyhow::
         let Some(patch) = patch else { continue };
         changed += 1;
         let namespace = pod.namespace().unwrap_or_default();
-        let done = format!("pod/{} of namespace {namespace}: {}", pod.name_any(), done(&command));
+        let done = format!("pod/{} of namespace {namespace}: {}", pod.name_any(), done(command));
         if is_confirmed {
-            change(client, pod, &patch, &command).await?;
+            change(client, pod, &patch, command).await?;
             print_line(&done)?;
         } else {
             print_line(&format!("would change {done}"))?;
@@ -57,7 +57,7 @@ pub(crate) async fn emergency(session: &Session, command: Emergency) -> anyhow::
     Ok(ExitCode::SUCCESS)
 }
 
-const fn done(command: &Emergency) -> &'static str {
+const fn done(command: Emergency) -> &'static str {
     match command {
         Emergency::OpenGates { .. } => "its readiness gate is opened, without lifecycle-operator",
         Emergency::Release { .. } => "its finalizers are removed, whether or not traffic has ended",
@@ -69,7 +69,7 @@ async fn change(
     client: &Client,
     pod: &Pod,
     patch: &Value,
-    command: &Emergency,
+    command: Emergency,
 ) -> anyhow::Result<()> {
     let namespace = pod.namespace().unwrap_or_default();
     let name = pod.name_any();
@@ -92,7 +92,7 @@ async fn change(
     Ok(())
 }
 
-fn event_of(pod: &Pod, command: &Emergency) -> Value {
+fn event_of(pod: &Pod, command: Emergency) -> Value {
     let now = clock::now().to_string();
     let namespace = pod.namespace();
     json!({

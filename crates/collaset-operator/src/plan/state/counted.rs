@@ -114,25 +114,28 @@ fn scale_in_candidates<'a>(
     pairs: &Pairs<'_>,
     counted: &[&'a PodView],
 ) -> Vec<&'a PodView> {
-    let listed = pods_to_delete(observed);
-    let precedence = |pod: &PodView| {
-        let is_requested = lists(listed, pod)
-            || pod.has_label(well_known::TO_DELETE)
-            || is_only_new_pod_listed(observed, pairs, pod);
-        (
-            !pod.deleting,
-            !is_requested,
-            !pod.is_during(OwnOperation::ScaleIn),
-            pod.ready.is_some(),
-            pod.int_annotation(well_known::POD_DELETION_COST),
-        )
-    };
-    let newest = |pod: &PodView| (Reverse(pod.ready), Reverse((pod.created, pod.instance)));
+    let precedence = |pod: &PodView| precedence(observed, pairs, pod);
     let mut candidates = counted.to_vec();
-    candidates.sort_by_cached_key(|pod| (precedence(pod), newest(pod)));
+    candidates.sort_by_cached_key(|pod| {
+        (precedence(pod), Reverse(pod.ready), Reverse((pod.created, pod.instance)))
+    });
     let left_on_node = left_on_node(&candidates);
     candidates.sort_by_cached_key(|pod| (precedence(pod), Reverse(left_on_node.get(&pod.name))));
     candidates
+}
+
+/// Precedence of a Pod for scale-in, whatever its node and its age; the lowest comes first.
+fn precedence(observed: &Observed, pairs: &Pairs<'_>, pod: &PodView) -> impl Ord + use<> {
+    let is_requested = lists(pods_to_delete(observed), pod)
+        || pod.has_label(well_known::TO_DELETE)
+        || is_only_new_pod_listed(observed, pairs, pod);
+    (
+        !pod.deleting,
+        !is_requested,
+        !pod.is_during(OwnOperation::ScaleIn),
+        pod.ready.is_some(),
+        pod.int_annotation(well_known::POD_DELETION_COST),
+    )
 }
 
 /// Number of Pods that its node still has when a Pod is scaled in, itself included, if the Pods are
