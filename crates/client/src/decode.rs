@@ -43,9 +43,11 @@ impl InvalidObject {
 /// labels only by the size of the object, and caches keep labels.
 const LABELS_MAX: usize = 64 << 10;
 
-/// Maximum number of values of an object. A value of two bytes, such as an element of a list of
-/// zeros, takes sixteen times as much memory once it is decoded.
-const VALUES_MAX: usize = 50_000;
+/// Maximum memory of a decoded object, in bytes. A value of two bytes, such as an element of a list
+/// of zeros, takes sixteen times as much memory as its text.
+const MEMORY_MAX: usize = 6 << 20;
+/// Memory of a value, in bytes.
+const VALUE: usize = 32;
 
 impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Decoded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -58,11 +60,11 @@ impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Decoded<K> {
 impl<K: Resource + DeserializeOwned> Decoded<K> {
     fn decode(text: &str) -> Self {
         let decoded = without_managed_fields(text).and_then(|text| {
-            let is_dense = count_values(&text) > VALUES_MAX;
-            if is_dense { Ok(None) } else { serde_json::from_str(&text).map(Some) }
+            let is_large = memory_of(&text) > MEMORY_MAX;
+            if is_large { Ok(None) } else { serde_json::from_str(&text).map(Some) }
         });
         let error = match decoded {
-            Ok(None) => format!("more than {VALUES_MAX} values"),
+            Ok(None) => format!("more than {} MiB once it is decoded", MEMORY_MAX >> 20),
             Ok(Some(object)) if size_of_labels(&object) <= LABELS_MAX => {
                 return Self::Object(Arc::new(object));
             }
@@ -73,10 +75,11 @@ impl<K: Resource + DeserializeOwned> Decoded<K> {
     }
 }
 
-/// Returns the number of values of a JSON text, or 0 of a text that is too short for too many. Keys
-/// are not counted.
-fn count_values(text: &str) -> usize {
-    if text.len() < 2 * VALUES_MAX {
+/// Returns about how many bytes the value of a JSON text takes, or 0 of a text that is too short for
+/// too many. Keys count as text.
+fn memory_of(text: &str) -> usize {
+    // Each value has two bytes at least.
+    if text.len() + text.len() / 2 * VALUE < MEMORY_MAX {
         return 0;
     }
     let mut values = 1;
@@ -90,7 +93,7 @@ fn count_values(text: &str) -> usize {
             _ => {}
         }
     }
-    values
+    text.len() + values * VALUE
 }
 
 fn size_of_labels<K: Resource>(object: &K) -> usize {
@@ -312,10 +315,14 @@ mod tests {
             Decoded::<kube::core::DynamicObject>::decode(&text)
         };
         let zeros = |count: usize| format!("{{\"x\":[{}]}}", vec!["0"; count].join(","));
-        let invalid = with(&zeros(60_000)).into_result().unwrap_err();
-        assert_eq!(invalid.error, "more than 50000 values");
+        let invalid = with(&zeros(200_000)).into_result().unwrap_err();
+        assert_eq!(invalid.error, "more than 6 MiB once it is decoded");
         assert_eq!(invalid.metadata.uid.as_deref(), Some("u"), "it can be reported and deleted");
-        assert!(with(&zeros(40_000)).ok().is_some());
+        assert!(with(&zeros(150_000)).ok().is_some());
+        // The largest ResourceContext, of 1 MiB.
+        let entry = r#"{"id":1,"data":{"Owner":"web","Revision":"web-5d6f7","ReplaceNewPodID":"10001","ScaleIn":"true"}}"#;
+        let context = format!("{{\"contexts\":[{}]}}", vec![entry; 11_000].join(","));
+        assert!(with(&context).ok().is_some());
         // Text is not counted, whatever it contains.
         let text = r#"{"x":"[1,2,\"{,,"}"#.replace("1,2", &",".repeat(200_000));
         assert!(with(&text).ok().is_some());

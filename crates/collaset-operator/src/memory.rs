@@ -13,7 +13,10 @@ use podops_client::{
 use crate::{
     render::CLAIMS,
     results::{dry_run_result, instance_of, is_resize, source_of},
-    view::{DryRunResult, Observed, PodSource, record_last_pods, record_never_selected},
+    view::{
+        DryRunResult, DryRuns, Observed, PodSource, record_dry_run, record_last_pods,
+        record_never_selected,
+    },
 };
 
 /// Time within which a Pod that ends has failed to start.
@@ -60,19 +63,6 @@ impl Creation {
 /// Time after which a rejected dry run is repeated: its cause may be another object.
 const REJECTION_MAX: SignedDuration = SignedDuration::from_secs(600);
 
-/// Last dry-run creation of a Pod.
-#[derive(Clone, Debug)]
-struct DryRun {
-    result: DryRunResult,
-    at: Timestamp,
-}
-
-impl DryRun {
-    fn is_valid(&self, now: Timestamp) -> bool {
-        self.result == DryRunResult::Accepted || now.duration_since(self.at) < REJECTION_MAX
-    }
-}
-
 /// Facts about one CollaSet that are not stored in the cluster.
 #[derive(Debug, Default)]
 pub struct SetMemory {
@@ -82,7 +72,9 @@ pub struct SetMemory {
     never_selected: BTreeSet<Uid>,
     creations: BTreeMap<InstanceId, Creation>,
     rejected_resizes: BTreeMap<Uid, RevisionName>,
-    dry_runs: BTreeMap<PodSource, DryRun>,
+    dry_runs: DryRuns,
+    /// Times of the rejected ones.
+    rejected_at: BTreeMap<PodSource, Timestamp>,
     rejected_creates: BTreeSet<PodSource>,
     taken_pods: BTreeSet<PodName>,
     taken_claims: BTreeSet<ClaimName>,
@@ -112,11 +104,16 @@ impl SetMemory {
             self.rejected_resizes.retain(|uid, to| revisions.get(uid) == Some(&&*to));
         }
         let known = &observed.revisions;
-        self.dry_runs.retain(|source, dry_run| {
-            known.contains_key(&source.revision) && dry_run.is_valid(now)
+        self.rejected_at.retain(|source, at| {
+            known.contains_key(&source.revision) && now.duration_since(*at) < REJECTION_MAX
+        });
+        self.dry_runs.retain(|source, result| {
+            let is_valid =
+                *result == DryRunResult::Accepted || self.rejected_at.contains_key(source);
+            known.contains_key(&source.revision) && is_valid
         });
         self.rejected_creates.retain(|source| known.contains_key(&source.revision));
-        observed.dry_runs = self.dry_runs();
+        observed.dry_runs.clone_from(&self.dry_runs);
         observed.last_pods.clone_from(&self.last_pods);
         observed.rejected_resizes.clone_from(&self.rejected_resizes);
         observed.rejected_creates.clone_from(&self.rejected_creates);
@@ -127,17 +124,21 @@ impl SetMemory {
     /// Remembers for which revisions and decorations the API server accepts Pods.
     pub fn record_dry_runs(&mut self, results: &WriteResults, now: Timestamp) {
         for write in results {
-            if let Some(result) = dry_run_result(write) {
-                self.dry_runs.insert(source_of(&write.write), DryRun { result, at: now });
+            let Some(result) = dry_run_result(write) else { continue };
+            let source = source_of(&write.write);
+            if result == DryRunResult::Accepted {
+                self.rejected_at.remove(&source);
+            } else {
+                self.rejected_at.insert(source.clone(), now);
             }
+            record_dry_run(&mut self.dry_runs, source, result);
         }
     }
 
     /// Results of the dry-run creations of Pods.
     #[must_use]
-    pub fn dry_runs(&self) -> BTreeMap<PodSource, DryRunResult> {
-        let results = self.dry_runs.iter().map(|(source, known)| (source, &known.result));
-        results.map(|(source, result)| (source.clone(), result.clone())).collect()
+    pub fn dry_runs(&self) -> &DryRuns {
+        &self.dry_runs
     }
 
     /// Remembers for which revisions the API server rejects new Pods, and when it created one for

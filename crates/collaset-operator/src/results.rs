@@ -60,7 +60,9 @@ pub fn dry_run_result(result: &WriteResult) -> Option<DryRunResult> {
         // The Pod to be deleted may still use the name and the quota.
         Ok(Outcome::Done(_) | Outcome::AlreadyExists) => Some(DryRunResult::Accepted),
         Ok(Outcome::Rejected(message)) if is_inconclusive(message) => Some(DryRunResult::Accepted),
-        Ok(Outcome::Rejected(message)) => Some(DryRunResult::Rejected { message: message.clone() }),
+        Ok(Outcome::Rejected(message)) => {
+            Some(DryRunResult::Rejected { message: message.clone(), is_confirmed: false })
+        }
         Ok(Outcome::Conflict | Outcome::NotFound) | Err(_) => None,
     }
 }
@@ -154,6 +156,6 @@ mod tests {
         let result = |message| dry_run_result(&rejected(dry_run(), message)).unwrap();
         assert_eq!(result("pods is forbidden: exceeded quota: q"), DryRunResult::Accepted);
         let message = "denied".to_owned();
-        assert_eq!(result("denied"), DryRunResult::Rejected { message });
+        assert_eq!(result("denied"), DryRunResult::Rejected { message, is_confirmed: false });
     }
 }

@@ -15,7 +15,10 @@ use podops_api::{
         RollingUpdate,
     },
     condition,
-    ids::{ClaimName, InstanceId, LifecycleTime, PodName, ResourceVersion, RevisionName, Uid},
+    ids::{
+        ClaimName, DecorationName, InstanceId, LifecycleTime, PodName, ResourceVersion,
+        RevisionName, Uid,
+    },
     image_reference::other_reference,
     int_or_percent::{Rounding, resolve},
     lifecycle::{self, LabelKind, Labels},
@@ -58,6 +61,20 @@ pub struct PodSource {
     pub decorations: AppliedDecorations,
 }
 
+impl PodSource {
+    /// Returns whether the source has all decorations of another one of the same revision, and
+    /// further ones.
+    #[must_use]
+    pub fn has_more_than(&self, other: &Self) -> bool {
+        let has = |(name, revision): (&DecorationName, &RevisionName)| {
+            self.decorations.revision(name) == Some(revision)
+        };
+        self.revision == other.revision
+            && self.decorations != other.decorations
+            && other.decorations.iter().all(has)
+    }
+}
+
 impl From<RevisionName> for PodSource {
     fn from(revision: RevisionName) -> Self {
         Self { revision, decorations: AppliedDecorations::default() }
@@ -98,7 +115,33 @@ pub enum DryRunResult {
     Rejected {
         /// The API server's message.
         message: String,
+        /// True if it was rejected after a Pod with fewer of the decorations was accepted, so that
+        /// the others are the cause, and not an object that was missing meanwhile.
+        is_confirmed: bool,
     },
+}
+
+/// Results of dry-run creations of Pods.
+pub type DryRuns = BTreeMap<PodSource, DryRunResult>;
+
+/// Records the result of a dry run.
+pub fn record_dry_run(known: &mut DryRuns, source: PodSource, mut result: DryRunResult) {
+    match &mut result {
+        DryRunResult::Accepted => {
+            let more = known.iter_mut().filter(|(other, _)| other.has_more_than(&source));
+            for (_, rejected) in more {
+                if let DryRunResult::Rejected { is_confirmed, .. } = rejected {
+                    *is_confirmed = false;
+                }
+            }
+        }
+        DryRunResult::Rejected { is_confirmed, .. } => {
+            let mut accepted =
+                known.iter().filter(|(_, result)| **result == DryRunResult::Accepted);
+            *is_confirmed = accepted.any(|(other, _)| source.has_more_than(other));
+        }
+    }
+    known.insert(source, result);
 }
 
 /// Observed state of one CollaSet.
@@ -152,7 +195,7 @@ pub struct Observed {
     /// PodDecorations of the namespace.
     pub decorations: Decorations,
     /// Remembered results of dry-run creations of Pods.
-    pub dry_runs: BTreeMap<PodSource, DryRunResult>,
+    pub dry_runs: DryRuns,
     /// Remembered Pods of which the API server rejected the last create.
     pub rejected_creates: BTreeSet<PodSource>,
     /// Remembered Pods, by UID, whose resize the API server rejected, with the revision that they

@@ -200,7 +200,7 @@ fn matches_of_usual_texts_are_within_the_limits() {
     check(&format!("{lines}{{{{ regexFindAll \"[a-z]+ =\" $x -1 | len }}}}"), "5000");
     check(
         &format!("{lines}{{{{ regexReplaceAll \"([a-z]+) =\" $x \"${{1}}:\" | len }}}}"),
-        "80000",
+        "90000",
     );
     check(&format!("{lines}{{{{ regexSplit \"\\n\" $x -1 | len }}}}"), "5001");
 }

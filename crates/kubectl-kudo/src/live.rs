@@ -108,6 +108,20 @@ impl Live {
         Ok(object.map(serde_json::to_value).transpose()?)
     }
 
+    /// Changes an object by a merge patch.
+    ///
+    /// # Errors
+    ///
+    /// If the type is not served, or the API server rejects the patch.
+    pub(crate) async fn merge(&mut self, id: &ObjectId, patch: &Value) -> anyhow::Result<()> {
+        let api = self.api(id).await?;
+        let api = api.with_context(|| format!("{} is not served", id.object_type))?;
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
+        let patched = api.patch(&id.name, &params, &Patch::Merge(patch)).await;
+        patched.with_context(|| format!("cannot change {id}"))?;
+        Ok(())
+    }
+
     /// Applies an object, and overrides the fields of other field managers.
     ///
     /// # Errors

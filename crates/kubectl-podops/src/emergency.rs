@@ -20,6 +20,7 @@ pub fn open_gate(pod: &Pod, now: Timestamp) -> Option<Value> {
     let is_ready = pods::has_condition(pod, "ContainersReady");
     let is_leaving = pod.metadata.deletion_timestamp.is_some()
         || lifecycle::is_operated_on(&pods::labels(pod))
+        || pods::label(pod, well_known::STAY_OFFLINE).is_some()
         || pods::label(pod, well_known::TO_DELETE).is_some();
     (is_closed && is_ready && !is_leaving).then(|| {
         json!({
@@ -84,6 +85,8 @@ mod tests {
         assert!(!opens(json!({ "spec": { "readinessGates": [] } })), "it has no gate");
         let operating = lifecycle::LabelKind::Operating.key("a");
         assert!(!opens(json!({ "metadata": { "labels": { operating: "1" } } })), "an operation");
+        let offline = json!({ "metadata": { "labels": { well_known::STAY_OFFLINE: "true" } } });
+        assert!(!opens(offline), "its user has taken it out of service");
     }
 
     #[test]

@@ -75,7 +75,8 @@ pub struct PodView {
 
 /// Deletion cost of a Pod that its ReplicaSet has chosen for a scale-in: while it waits, it is Ready
 /// as the others are, and the ReplicaSet would choose another one at its next attempt.
-pub const DELETED_FIRST: &str = "-2147483648";
+/// Not the lowest cost, which a user may have set.
+pub const DELETED_FIRST: &str = "-2147483647";
 
 impl PodView {
     /// Returns whether a protection finalizer blocks operations on the Pod.

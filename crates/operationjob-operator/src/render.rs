@@ -1,8 +1,10 @@
 //! Renders a plan as API writes, each conditional on the observed state that it depends on.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
     GROUP, VERSION,
+    ids::whole_second,
     lifecycle::{self, LabelKind},
     operation_job::OperationJobStatus,
     well_known,
@@ -54,7 +56,7 @@ pub fn change_target(observed: &Observed, change: &TargetChange, now: Timestamp)
         PodChange::Finish => preconditions(pod, &id, &[LabelKind::Operating])
             .change_labels(&lifecycle::finish(&id))
             .build(),
-        PodChange::Restart { containers } => restart(observed, pod, containers),
+        PodChange::Restart { containers } => restart(observed, pod, containers, now),
         PodChange::Delete => {
             let version = Some(pod.resource_version.to_string());
             return Some(Write::Delete { target, uid: pod.uid.to_string(), version });
@@ -97,6 +99,7 @@ fn restart(
     observed: &Observed,
     pod: &PodView,
     containers: &std::collections::BTreeMap<String, ContainerRestart>,
+    now: Timestamp,
 ) -> Change {
     let id = observed.operation_id();
     let mut patch = preconditions(pod, &id, &[LabelKind::Operating, LabelKind::Operate]);
@@ -113,7 +116,11 @@ fn restart(
             .add(&["metadata", "annotations"], json!({}));
     }
     let before = containers.iter().map(|(name, c)| (name.clone(), c.container_id.clone()));
-    let restart = Restart { job: observed.uid.to_string(), containers: before.collect() };
+    let restart = Restart {
+        job: observed.uid.to_string(),
+        containers: before.collect(),
+        at: Some(Time(whole_second(now))),
+    };
     let restarts = serde_json::to_string(&with_restart(pod, restart)).unwrap_or_default();
     let annotation = ["metadata", "annotations", well_known::RESTARTED];
     let recorded = pod.annotation(well_known::RESTARTED).map_or(Value::Null, Value::from);

@@ -20,7 +20,7 @@ use podops_api::{
 use serde_json::{Map, Value, json};
 
 use super::{Choice, Decorations, applied::AppliedDecorations, revision_data::DecorationRevision};
-use crate::view::{DryRunResult, PodSource, is_selected};
+use crate::view::{DryRunResult, DryRuns, PodSource, is_selected};
 
 /// Reasons for which a revision of a decoration cannot be added to a Pod template.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ pub struct Host<'a> {
     /// Revision of the Pod template.
     pub revision: RevisionName,
     /// Results of dry-run creations of Pods.
-    pub dry_runs: &'a BTreeMap<PodSource, DryRunResult>,
+    pub dry_runs: &'a DryRuns,
 }
 
 impl Host<'_> {
@@ -163,7 +163,9 @@ impl Host<'_> {
             let decorations = decorations.clone().into_iter().collect();
             self.dry_runs.get(&PodSource { revision: self.revision.clone(), decorations })
         };
-        let Some(DryRunResult::Rejected { message }) = result(with) else { return None };
+        let Some(DryRunResult::Rejected { message, is_confirmed: true }) = result(with) else {
+            return None;
+        };
         let is_accepted = matches!(result(before), Some(DryRunResult::Accepted));
         is_accepted.then(|| Conflict::Rejected { message: message.clone() })
     }

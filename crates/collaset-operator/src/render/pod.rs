@@ -216,7 +216,7 @@ pub(super) fn apply(
     let live = pod.annotations.clone().unwrap_or_default();
     let old = old.annotations();
     let new = new.annotations();
-    if pod.annotations.is_none() && (restarts || !resizes.is_empty() || !new.is_empty()) {
+    if pod.annotations.is_none() && (in_operation || restarts || !new.is_empty()) {
         patch = patch
             .test(&["metadata", "annotations"], Value::Null)
             .add(&["metadata", "annotations"], json!({}));
@@ -225,10 +225,10 @@ pub(super) fn apply(
     if restarts || !resizes.is_empty() {
         let status = last_status(pod, &images, &resizes);
         let status = serde_json::to_string(&status).unwrap_or_default();
-        let at = nanos(now);
-        patch = patch
-            .add(&["metadata", "annotations", well_known::LAST_POD_STATUS], status)
-            .add(&["metadata", "annotations", well_known::APPLIED_AT], at);
+        patch = patch.add(&["metadata", "annotations", well_known::LAST_POD_STATUS], status);
+    }
+    if in_operation {
+        patch = patch.add(&["metadata", "annotations", well_known::APPLIED_AT], nanos(now));
     }
     Some(patch)
 }

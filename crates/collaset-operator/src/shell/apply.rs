@@ -67,7 +67,7 @@ impl CollaSetController {
     /// name the decorations that the API server rejects.
     fn share_dry_runs(&self, observed: &Observed, memory: &SetMemory) {
         let set = ObjectKey::new(&observed.namespace, &observed.name);
-        if self.watches.caches.dry_runs.set(set, memory.dry_runs()) {
+        if self.watches.caches.dry_runs.set(set, memory.dry_runs().clone()) {
             self.watches.related.send_to_namespace(&observed.namespace);
         }
     }

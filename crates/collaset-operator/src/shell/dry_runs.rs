@@ -8,14 +8,11 @@ use std::{
 
 use podops_client::object_key::ObjectKey;
 
-use crate::view::{DryRunResult, PodSource};
+use crate::view::{DryRunResult, DryRuns};
 
 /// Results of the dry-run creations of each CollaSet's Pods, of which one was rejected at least.
 #[derive(Default)]
 pub(crate) struct SharedDryRuns(Mutex<BTreeMap<ObjectKey, Arc<DryRuns>>>);
-
-/// Results of dry-run creations, by the source of the Pods.
-pub(crate) type DryRuns = BTreeMap<PodSource, DryRunResult>;
 
 impl SharedDryRuns {
     /// Sets the results of a CollaSet; returns whether they differ from the last ones.

@@ -30,8 +30,8 @@ use crate::{
     },
     status::status,
     view::{
-        DryRunResult, Observed, OwnOperation, PodSource, kept_back, record_last_pods,
-        record_never_selected,
+        DryRunResult, DryRuns, Observed, OwnOperation, PodSource, kept_back, record_dry_run,
+        record_last_pods, record_never_selected,
     },
 };
 
@@ -45,7 +45,7 @@ pub(super) struct Operator {
     /// Text of the last plan, for assertion messages.
     pub(super) last_plan: String,
     /// Dry-run results by source of the Pods.
-    dry_runs: BTreeMap<PodSource, DryRunResult>,
+    dry_runs: DryRuns,
     /// Pods of which the last create was rejected.
     rejected_creates: BTreeSet<PodSource>,
     /// Names that a create found taken by objects of other owners.
@@ -118,11 +118,11 @@ impl World {
         for dry_run in phases.dry_runs {
             let Write::DryRunCreate { body, .. } = &dry_run else { continue };
             let result = if let Outcome::Rejected(message) = self.cluster.apply(&dry_run) {
-                DryRunResult::Rejected { message }
+                DryRunResult::Rejected { message, is_confirmed: false }
             } else {
                 DryRunResult::Accepted
             };
-            self.operator.dry_runs.insert(source_of(body), result);
+            record_dry_run(&mut self.operator.dry_runs, source_of(body), result);
         }
         for writes in [phases.claim_deletions, phases.bookkeeping] {
             succeeded &= self.write_all(&pending, writes, &mut left, &mut blockers);

@@ -77,7 +77,7 @@ pub fn method(from: &PodTemplate, to: &PodTemplate, can_resize: bool) -> UpdateM
     let mut old = normal_spec(from);
     let mut new = normal_spec(to);
     let readers = metadata::readers(from, to);
-    if readers.init {
+    if readers.init || has_other(from, to, well_known::DEPENDENCIES_HASH) && has_init(to) {
         return UpdateMethod::Recreate;
     }
     if old == new {
@@ -132,9 +132,20 @@ const RESTARTING: [&str; 2] = [well_known::RESTARTED_AT, well_known::DEPENDENCIE
 /// Returns whether all containers restart although their images may not change: an annotation of
 /// [`RESTARTING`] has another value. Its removal restarts nothing.
 fn restarts(from: &PodTemplate, to: &PodTemplate) -> bool {
-    let old = from.annotations();
-    let new = to.annotations();
-    RESTARTING.iter().any(|key| new.contains_key(*key) && new.get(*key) != old.get(*key))
+    RESTARTING.iter().any(|key| has_other(from, to, key))
+}
+
+/// Returns whether the new template has the annotation, with another value.
+fn has_other(from: &PodTemplate, to: &PodTemplate, annotation: &str) -> bool {
+    let new = to.annotations().remove(annotation);
+    new.is_some() && new != from.annotations().remove(annotation)
+}
+
+/// Returns whether the Pods have init containers, which may read what has changed and never run
+/// again.
+fn has_init(template: &PodTemplate) -> bool {
+    let list = template.0.get("spec").and_then(|spec| spec["initContainers"].as_array());
+    list.is_some_and(|containers| !containers.is_empty())
 }
 
 /// Returns the containers that an update in place restarts although their images do not change:
@@ -238,8 +249,16 @@ mod tests {
         assert_eq!(method(&at("1", "v1"), &none, true), UpdateMethod::Annotations);
         assert_eq!(names(&at("1", "v1"), &none), "");
         let mut hashed = none.clone();
-        hashed.0["metadata"] = json!({"annotations": {(well_known::DEPENDENCIES_HASH): "1"}});
+        let hash = json!({"annotations": {(well_known::DEPENDENCIES_HASH): "1"}});
+        hashed.0.insert("metadata".to_owned(), hash);
         assert_eq!(names(&none, &hashed), "a b");
+        assert_eq!(method(&none, &hashed, true), UpdateMethod::InPlace);
+        let init = json!([{"name": "i", "image": "i"}]);
+        let mut before = none.clone();
+        for template in [&mut before, &mut hashed] {
+            template.0["spec"]["initContainers"] = init.clone();
+        }
+        assert_eq!(method(&before, &hashed, true), UpdateMethod::Recreate);
     }
 
     #[test]

@@ -98,9 +98,9 @@ impl Expression {
 }
 
 /// Time of the searches of one call that costs nothing.
-const FREE: Duration = Duration::from_millis(20);
+const FREE: Duration = Duration::from_millis(100);
 /// Number of steps that each millisecond costs from then on.
-const STEPS_PER_MILLISECOND: usize = 2_000;
+const STEPS_PER_MILLISECOND: usize = 1_000;
 
 /// Searches for all matches in a text. Each may read the text to its end, also one that finds a
 /// short match, and what it reads is not known: usually all together read the text once, which is

@@ -1,7 +1,7 @@
 //! Reconciles Instances: observes, takes turns of planning and writing, and reports the status.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -116,9 +116,14 @@ impl Reconciler for InstanceController {
         if result.is_interrupted() {
             return self.interrupt(instance, &observed, result, memory).await;
         }
+        let is_foreign = observed.version.is_none()
+            && !observed.version_key().starts_with(&format!("{}/", observed.namespace));
+        if is_foreign {
+            // No event follows when its ServiceAccount gets the right to read it.
+            requeue_within(&mut result.plan, UNWATCHED);
+        }
         if result.end == End::All && !self.await_changes(&key, &result.plan, sources, &objects) {
-            let due = result.plan.requeue_after.unwrap_or(UNWATCHED).min(UNWATCHED);
-            result.plan.requeue_after = Some(due);
+            requeue_within(&mut result.plan, UNWATCHED);
         }
         self.report(instance, &observed, result, memory).await
     }
@@ -135,6 +140,11 @@ impl Reconciler for InstanceController {
         self.watches.retain(exists);
         self.metrics.instances.retain(exists);
     }
+}
+
+/// Requests another reconcile after at most this time.
+fn requeue_within(plan: &mut Plan, wait: Duration) {
+    plan.requeue_after = Some(plan.requeue_after.unwrap_or(wait).min(wait));
 }
 
 /// Reads the values of `parametersFrom`, each object once; returns the objects that contain them.
@@ -192,7 +202,8 @@ impl InstanceController {
     /// without one. Returns `None` and publishes an event if the name of the ServiceAccount is
     /// invalid.
     async fn objects_of(&self, instance: &Instance, observed: &Observed) -> Option<Objects<'_>> {
-        if self.system_namespaces.contains(&observed.namespace) {
+        // The end of one that an earlier release has run must not wait.
+        if self.system_namespaces.contains(&observed.namespace) && !observed.deleting {
             let message = format!(
                 "Instances of namespace {} are not run, because their ServiceAccounts may control \
                  the cluster; use another namespace, or permit it by --allow-system-namespace",
@@ -294,13 +305,18 @@ impl InstanceController {
         objects: &Objects<'_>,
     ) -> bool {
         let awaited = plan.awaited.iter().cloned().chain(sources);
-        let known = awaited.filter_map(|id| {
-            let served = self.types.known(&id.object_type)?;
+        let mut are_all_known = true;
+        let mut known = BTreeMap::new();
+        for id in awaited {
+            let Some(served) = self.types.known(&id.object_type) else {
+                are_all_known = false;
+                continue;
+            };
             let is_labelled = entry(&plan.status.inventory, &id).is_some();
-            Some((id, AwaitedObject { served, is_labelled }))
-        });
-        let awaited = Awaited { objects: known.collect(), client: objects.client.clone() };
-        self.watches.set(key, awaited)
+            known.insert(id, AwaitedObject { served, is_labelled });
+        }
+        let awaited = Awaited { objects: known, client: objects.client.clone() };
+        self.watches.set(key, awaited) && are_all_known
     }
 }
 

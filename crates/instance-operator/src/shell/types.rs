@@ -15,7 +15,7 @@ pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// HTTP status Not Found.
 pub(super) const NOT_FOUND: u16 = 404;
 
-/// Number of cached API versions at which the cache is cleared.
+/// Maximum number of cached API versions.
 const CAPACITY: usize = 256;
 
 /// A type that is served.
@@ -62,7 +62,12 @@ impl Types {
         let found = types.iter().find(|served| served.resource.kind == object_type.kind).cloned();
         let mut known = self.known.lock();
         if known.len() >= CAPACITY {
-            known.clear();
+            // Those that are not served first.
+            let unserved = known.iter().find(|(_, types)| types.is_empty());
+            let evicted = unserved.or_else(|| known.iter().next());
+            if let Some(version) = evicted.map(|(version, _)| version.clone()) {
+                known.remove(&version);
+            }
         }
         known.insert(object_type.api_version.clone(), types);
         Ok(found)

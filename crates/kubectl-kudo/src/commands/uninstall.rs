@@ -3,7 +3,7 @@
 use anyhow::bail;
 use instance_operator::{
     object::{
-        ObjectId,
+        ObjectId, items,
         retention::{is_kept, outlives_instance},
         text,
     },
@@ -11,6 +11,7 @@ use instance_operator::{
 };
 use kube::api::DeleteParams;
 use kubectl_kudo::cli::{InstanceName, Wait};
+use serde_json::{Value, json};
 
 use super::wait::{Until, wait};
 use crate::{
@@ -49,8 +50,14 @@ pub(crate) async fn uninstall(
 }
 
 /// Returns the objects of an Instance that outlive it; none of an Instance that does not exist.
+/// Removes the Instance from their owners.
+///
+/// # Errors
+///
+/// If the Instance cannot be read, or is an owner that cannot be removed.
 async fn kept_objects(cluster: &Cluster, name: &str) -> anyhow::Result<Vec<ObjectId>> {
     let Some(instance) = cluster.instances().get_opt(name).await? else { return Ok(Vec::new()) };
+    let uid = instance.metadata.uid.unwrap_or_default();
     let status = instance.status.unwrap_or_default();
     let mut live = Live::new(cluster.client.clone());
     let mut kept = Vec::new();
@@ -64,9 +71,19 @@ async fn kept_objects(cluster: &Cluster, name: &str) -> anyhow::Result<Vec<Objec
         } else {
             outlives_instance(&id.object_type, &object)
         };
-        if outlives && text(&object, "/metadata/uid") == entry.uid {
-            kept.push(id);
+        if !outlives || text(&object, "/metadata/uid") != entry.uid {
+            continue;
         }
+        let is_owner = |owner: &&Value| owner["uid"] == uid;
+        if items(&object, "/metadata/ownerReferences").any(|owner| is_owner(&owner)) {
+            // An earlier release has applied it: Kubernetes would delete it with the Instance.
+            let owners = items(&object, "/metadata/ownerReferences");
+            let others: Vec<&Value> = owners.filter(|owner| !is_owner(owner)).collect();
+            let version = text(&object, "/metadata/resourceVersion");
+            let metadata = json!({ "resourceVersion": version, "ownerReferences": others });
+            live.merge(&id, &json!({ "metadata": metadata })).await?;
+        }
+        kept.push(id);
     }
     Ok(kept)
 }

@@ -12,7 +12,7 @@ use kubectl_podops::{
     cli::Emergency,
     emergency::{open_gate, release},
 };
-use podops_terminal::clock;
+use podops_terminal::{clock, errors::report};
 use serde_json::{Value, json};
 
 use super::MANAGER;
@@ -32,6 +32,7 @@ pub(crate) async fn emergency(session: &Session, command: Emergency) -> anyhow::
     };
     let pods = pods.list(&ListParams::default()).await.context("cannot list Pods")?;
     let mut changed = 0_usize;
+    let mut failed = 0_usize;
     for pod in &pods {
         let patch = match command {
             Emergency::OpenGates { .. } => open_gate(pod, clock::now()),
@@ -42,8 +43,13 @@ pub(crate) async fn emergency(session: &Session, command: Emergency) -> anyhow::
         let namespace = pod.namespace().unwrap_or_default();
         let done = format!("pod/{} of namespace {namespace}: {}", pod.name_any(), done(command));
         if is_confirmed {
-            change(client, pod, &patch, command).await?;
-            print_line(&done)?;
+            match change(client, pod, &patch, command).await {
+                Ok(()) => print_line(&done)?,
+                Err(error) => {
+                    failed += 1;
+                    report(&error);
+                }
+            }
         } else {
             print_line(&format!("would change {done}"))?;
         }
@@ -54,6 +60,7 @@ pub(crate) async fn emergency(session: &Session, command: Emergency) -> anyhow::
         (_, false) => format!("{changed} Pods would change; add --yes to change them"),
     };
     print_line(&summary)?;
+    anyhow::ensure!(failed == 0, "{failed} of them could not be changed; repeat the command");
     Ok(ExitCode::SUCCESS)
 }
 

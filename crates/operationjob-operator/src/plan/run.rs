@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{image_reference::other_reference, lifecycle, well_known};
 
 use super::{
@@ -103,7 +105,7 @@ impl<'a> Planner<'a> {
 
     /// Restarts the containers of a Pod that may be operated on.
     fn restart(&mut self, state: &mut TargetState<'a>, pod: &PodView) {
-        if is_restarting(pod) {
+        if is_restarting(pod, self.now) {
             state.wait_for("the restart of containers by another job");
             return;
         }
@@ -183,9 +185,16 @@ fn has_restarted(pod: &PodView, before: &BTreeMap<String, String>) -> bool {
     restarted.all(|(c, id)| c.ready && !c.container_id.is_empty() && c.container_id != *id)
 }
 
+/// Time within which a restart is expected to happen; one that takes longer, because its image cannot
+/// be pulled, does not delay those of other jobs.
+const RESTART: SignedDuration = SignedDuration::from_mins(5);
+
 /// Returns whether another job has requested a restart that has not happened yet.
-fn is_restarting(pod: &PodView) -> bool {
-    restarts(pod).iter().any(|restart| {
+fn is_restarting(pod: &PodView, now: Timestamp) -> bool {
+    let restarts = restarts(pod).into_iter();
+    let mut recent = restarts
+        .filter(|restart| restart.at.as_ref().is_some_and(|at| now.duration_since(at.0) < RESTART));
+    recent.any(|restart| {
         pod.containers.iter().any(|c| restart.containers.get(&c.name) == Some(&c.container_id))
     })
 }
@@ -198,6 +207,9 @@ pub struct Restart {
     pub job: String,
     /// IDs of the containers before the restart, by name.
     pub containers: BTreeMap<String, String>,
+    /// Time of the request; `None` if an earlier release made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Time>,
 }
 
 /// Maximum number of restarts that are recorded on a Pod; a job reads its own only until it ends.

@@ -230,8 +230,12 @@ fn two_jobs_restart_a_container_once_each() {
         pod.containers[0].container_id = id.to_owned();
         pod
     };
-    let first = json!({ "job": "first", "containers": { "c": "id-1" } });
-    let second = json!({ "job": "second", "containers": { "c": "id-2" } });
+    let restart = |job: &str, id: &str, at: i64| {
+        let at = Time(Timestamp::from_second(at).unwrap());
+        json!({ "job": job, "containers": { "c": id }, "at": at })
+    };
+    let first = restart("first", "id-1", 990);
+    let second = restart("second", "id-2", 990);
     let changes_of = |uid: &str, pod: &PodView| {
         let mut observed = of(uid);
         observed.pods.insert("a".into(), Arc::new(pod.clone()));
@@ -239,8 +243,10 @@ fn two_jobs_restart_a_container_once_each() {
     };
     let requested = with("id-1", json!([first]));
     assert_eq!(changes_of("second", &requested), "", "waits for the restart by the first job");
-    let earlier_release = with("id-1", first.clone());
-    assert_eq!(changes_of("second", &earlier_release), "");
+    let stuck = with("id-1", json!([restart("first", "id-1", 0)]));
+    assert_eq!(changes_of("second", &stuck), "Restart a", "its image cannot be pulled");
+    let earlier_release = with("id-2", json!({ "job": "first", "containers": { "c": "id-1" } }));
+    assert_eq!(changes_of("first", &earlier_release), "Finish a");
     let restarted = with("id-2", json!([first]));
     assert_eq!(changes_of("second", &restarted), "Restart a");
     let both = with("id-2", json!([first, second]));

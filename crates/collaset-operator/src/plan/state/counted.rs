@@ -120,7 +120,11 @@ fn scale_in_candidates<'a>(
         (precedence(pod), Reverse(pod.ready), Reverse((pod.created, pod.instance)))
     });
     let left_on_node = left_on_node(&candidates);
-    candidates.sort_by_cached_key(|pod| (precedence(pod), Reverse(left_on_node.get(&pod.name))));
+    candidates.sort_by_cached_key(|pod| {
+        // A Pod without a node comes before those that may start soon.
+        let left = left_on_node.get(&pod.name).copied().unwrap_or(usize::MAX);
+        (precedence(pod), Reverse(left))
+    });
     candidates
 }
 

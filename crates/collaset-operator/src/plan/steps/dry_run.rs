@@ -29,7 +29,7 @@ pub(in crate::plan) fn may_create(
     }
     let unknown = match observed.dry_runs.get(source) {
         Some(DryRunResult::Accepted) => None,
-        Some(DryRunResult::Rejected { .. }) => unknown_prefix(planner, source),
+        Some(DryRunResult::Rejected { .. }) => next_check(planner, source),
         None => Some(source.clone()).filter(|_| !observed.all().any(|pod| pod.is_at(source))),
     };
     let is_known = unknown.is_none();
@@ -45,12 +45,12 @@ pub(in crate::plan) fn is_accepted(planner: &mut Planner<'_>, target: &PodSource
     let mut next = target.clone();
     match planner.observed.dry_runs.get(target) {
         Some(DryRunResult::Accepted) => return true,
-        Some(DryRunResult::Rejected { message }) => {
+        Some(DryRunResult::Rejected { message, .. }) => {
             planner.block(Blocker::updating(
                 &reasons::TEMPLATE_REJECTED,
                 format!("revision {target}: the API server rejects its Pods: {message}"),
             ));
-            next = unknown_prefix(planner, target).unwrap_or(next);
+            next = next_check(planner, target).unwrap_or(next);
         }
         None => {}
     }
@@ -62,13 +62,24 @@ pub(in crate::plan) fn is_accepted(planner: &mut Planner<'_>, target: &PodSource
     false
 }
 
-/// Returns the rejected source with fewer decorations, of which no dry run is known.
-fn unknown_prefix(planner: &Planner<'_>, rejected: &PodSource) -> Option<PodSource> {
+/// Returns the source of the next dry run that shows which decoration the API server rejects; `None`
+/// if that is known, or the template is rejected without any.
+fn next_check(planner: &Planner<'_>, rejected: &PodSource) -> Option<PodSource> {
     let observed = planner.observed;
     let fewer = prefixes(&rejected.decorations, &observed.decorations).into_iter();
-    let mut sources =
+    let sources =
         fewer.map(|decorations| PodSource { revision: rejected.revision.clone(), decorations });
-    sources.find(|source| !observed.dry_runs.contains_key(source))
+    let mut is_accepted_before = false;
+    for source in sources.chain([rejected.clone()]) {
+        match observed.dry_runs.get(&source) {
+            None => return Some(source),
+            Some(DryRunResult::Accepted) => is_accepted_before = true,
+            Some(DryRunResult::Rejected { is_confirmed, .. }) => {
+                return Some(source).filter(|_| is_accepted_before && !is_confirmed);
+            }
+        }
+    }
+    None
 }
 
 fn request(planner: &mut Planner<'_>, instance: InstanceId, source: PodSource) {

@@ -195,8 +195,8 @@ fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, targ
         }
         Ok(method) => {
             let recreates = method == UpdateMethod::Recreate;
-            // A change that the API server rejects would leave the Pod out of service.
-            let is_checked = recreates || !target.decorations.is_empty();
+            // Decorations that the API server rejects would leave the Pod out of service.
+            let is_checked = recreates || pod.decorations != target.decorations;
             let may_begin = !is_checked || dry_run::is_accepted(planner, target);
             if may_begin && planner.capacity_left() > 0 && planner.try_interrupt(pod) {
                 let end = if recreates { OperationEnd::PodDeleted } else { OperationEnd::PodKept };
@@ -286,7 +286,9 @@ fn finish_update(planner: &mut Planner<'_>, pod: &PodView) {
     let strategy = planner.observed.spec.update_strategy.resize.clone().unwrap_or_default();
     let last = last_pod_status(pod);
     let resources = missing(pod, &last.resized);
-    if last == LastPodStatus::default() && pod.revision != planner.revisions.updated {
+    let is_unchanged =
+        last == LastPodStatus::default() && pod.annotation(well_known::APPLIED_AT).is_none();
+    if is_unchanged && pod.revision != planner.revisions.updated {
         // The Pod left the scope before it was changed, so the operation is cancelled.
         planner.change_pod(pod, PodChange::Undo { operation });
     } else if !resources.is_empty() {

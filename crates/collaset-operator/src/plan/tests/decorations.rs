@@ -9,7 +9,7 @@ use crate::{
     decoration::{
         Decoration, Instance, Scope, applied::AppliedDecorations, revision_data::DecorationRevision,
     },
-    view::PodSource,
+    view::{PodSource, record_dry_run},
 };
 
 /// A decoration that selects all Pods, with these revisions of a sidecar: name and image.
@@ -72,7 +72,7 @@ fn accept_all(observed: &mut Observed, known: &[(&str, Decoration)]) {
 
 fn accept(observed: &mut Observed, revision: &str, decorations: &[(&str, &str)]) {
     let source = PodSource { revision: revision.into(), decorations: applied(decorations) };
-    observed.dry_runs.insert(source, DryRunResult::Accepted);
+    record_dry_run(&mut observed.dry_runs, source, DryRunResult::Accepted);
 }
 
 #[test]
@@ -240,7 +240,8 @@ fn a_replacement_gets_the_decorations_of_its_origins_target() {
 fn reject(observed: &mut Observed, decorations: &[(&str, &str)]) {
     let source = PodSource { revision: "v1".into(), decorations: applied(decorations) };
     let message = "must be unique".to_owned();
-    observed.dry_runs.insert(source, DryRunResult::Rejected { message });
+    let rejected = DryRunResult::Rejected { message, is_confirmed: false };
+    record_dry_run(&mut observed.dry_runs, source, rejected);
 }
 
 #[test]
@@ -261,6 +262,12 @@ fn a_decoration_is_tried_before_the_first_pod_has_it() {
     assert_eq!(action_text(&rejected), "dry-run 0 v1", "is the template accepted without it?");
     let mut conflicting = rejected.clone();
     accept(&mut conflicting, "v1", &[]);
+    // An object that it needs may have been created meanwhile, such as its ServiceAccount.
+    assert_eq!(action_text(&conflicting), "dry-run 0 v1+s-1");
+    let mut early = conflicting.clone();
+    accept(&mut early, "v1", &[("s", "s-1")]);
+    assert_eq!(action_text(&early), "create 0 v1+s-1, create 1 v1+s-1");
+    reject(&mut conflicting, &[("s", "s-1")]);
     assert_eq!(action_text(&conflicting), "create 0 v1, create 1 v1");
     // The template itself is at fault, which a create reports.
     reject(&mut rejected, &[]);
@@ -273,21 +280,46 @@ fn a_decoration_is_tried_before_the_first_pod_has_it() {
 
 #[test]
 fn only_the_rejected_decoration_is_left_out() {
-    let known =
-        vec![("a", sidecar("a", &[("a-1", "a:1")])), ("b", sidecar("b", &[("b-1", "b:1")]))];
-    let mut set = decorated("", &[], known);
-    set.spec.replicas = Some(1);
-    set.dry_runs.clear();
-    assert_eq!(action_text(&set), "dry-run 0 v1+a-1+b-1");
-    reject(&mut set, &[("a", "a-1"), ("b", "b-1")]);
-    assert_eq!(action_text(&set), "dry-run 0 v1");
-    accept(&mut set, "v1", &[]);
-    assert_eq!(action_text(&set), "dry-run 0 v1+a-1");
-    let mut second = set.clone();
-    accept(&mut second, "v1", &[("a", "a-1")]);
-    assert_eq!(action_text(&second), "create 0 v1+a-1");
-    reject(&mut set, &[("a", "a-1")]);
-    assert_eq!(action_text(&set), "dry-run 0 v1+b-1");
-    accept(&mut set, "v1", &[("b", "b-1")]);
-    assert_eq!(action_text(&set), "create 0 v1+b-1");
+    let both = [("a", "a-1"), ("b", "b-1")];
+    // The API server rejects Pods with this decoration.
+    let dry_runs = |bad: &str| {
+        let known =
+            vec![("a", sidecar("a", &[("a-1", "a:1")])), ("b", sidecar("b", &[("b-1", "b:1")]))];
+        let mut set = decorated("", &[], known);
+        set.spec.replicas = Some(1);
+        set.dry_runs.clear();
+        let mut actions = Vec::new();
+        for _ in 0..9 {
+            let action = action_text(&set);
+            let has = |name: &str| action.contains(&format!("+{name}-1"));
+            let decorations: Vec<_> = both.into_iter().filter(|(name, _)| has(name)).collect();
+            let is_dry_run = action.starts_with("dry-run");
+            actions.push(action.clone());
+            if !is_dry_run {
+                break;
+            }
+            if has(bad) {
+                reject(&mut set, &decorations);
+            } else {
+                accept(&mut set, "v1", &decorations);
+            }
+        }
+        actions
+    };
+    let of_b = [
+        "dry-run 0 v1+a-1+b-1",
+        "dry-run 0 v1",
+        "dry-run 0 v1+a-1",
+        "dry-run 0 v1+a-1+b-1",
+        "create 0 v1+a-1",
+    ];
+    assert_eq!(dry_runs("b"), of_b);
+    let of_a = [
+        "dry-run 0 v1+a-1+b-1",
+        "dry-run 0 v1",
+        "dry-run 0 v1+a-1",
+        "dry-run 0 v1+b-1",
+        "create 0 v1+b-1",
+    ];
+    assert_eq!(dry_runs("a"), of_a);
 }

@@ -253,4 +253,7 @@ fn scale_in_leaves_a_pod_on_each_node() {
         on_nodes(2, &["a", "a", "a", "b", "b"]),
         "begin scale-in web-1, begin scale-in web-2, begin scale-in web-4"
     );
+    let mut pending = observed(1, "0 v1, 1 v1", |_| {});
+    pod_mut(&mut pending, "web-1").node = Some("a".to_owned());
+    assert_eq!(action_text(&pending), "begin scale-in web-0", "it may never get a node");
 }

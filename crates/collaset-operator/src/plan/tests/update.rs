@@ -187,7 +187,8 @@ fn no_pod_is_deleted_for_a_template_rejected_by_dry_run() {
     assert_eq!(action_text(&observed), "dry-run 0 v2");
     let first = plan(&observed, Timestamp::from_second(100).unwrap());
     assert_eq!(first.requeue_after, Some(std::time::Duration::ZERO), "no event follows a dry run");
-    let rejected = DryRunResult::Rejected { message: "no such volume".to_owned() };
+    let rejected =
+        DryRunResult::Rejected { message: "no such volume".to_owned(), is_confirmed: false };
     observed.dry_runs.insert(RevisionName::from("v2").into(), rejected);
     assert_eq!(action_text(&observed), "dry-run 0 v2, undo update web-1");
     let plan = plan(&observed, Timestamp::from_second(100).unwrap());

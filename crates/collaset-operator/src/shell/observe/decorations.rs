@@ -14,7 +14,6 @@ use podops_api::{
 use podops_client::{decode::Decoded, object_key::ObjectKey};
 
 use super::super::cache::{Caches, SlimDecoration, SlimRevision, owner_name};
-use super::super::dry_runs::DryRuns;
 use crate::{
     compat::{claim_hash::template_names, revision_hash},
     decoration::{
@@ -27,7 +26,7 @@ use crate::{
             is_decorated,
         },
     },
-    view::PodView,
+    view::{DryRuns, PodView},
 };
 
 /// Returns the decorations of a namespace; the caches' part of [`Observed`](crate::view::Observed).
