@@ -12,6 +12,7 @@ mod leaders;
 mod pipes;
 mod records;
 mod secrets;
+mod tenants;
 mod versions;
 
 use podops_test_cluster::{
@@ -66,8 +67,15 @@ pub(crate) fn add(suite: Suite) -> Suite {
                 .then(faults::a_failing_cleanup_does_not_hold_a_deleted_namespace)
                 .then(faults::slow_writes_are_recorded_before_all_are_done),
         );
-    let modules =
-        [admission::add, faults::add, features::add, graceful::add, kills::add, leaders::add];
+    let modules = [
+        admission::add,
+        faults::add,
+        features::add,
+        graceful::add,
+        kills::add,
+        leaders::add,
+        tenants::add,
+    ];
     modules.into_iter().fold(suite, |suite, add: fn(Suite) -> Suite| add(suite))
 }
 
