@@ -70,6 +70,17 @@ fn annotations_change_in_service_and_labels_under_an_operation() {
 }
 
 #[test]
+fn an_applied_change_is_finished_also_outside_of_the_scope() {
+    let mut held = observed(1, "0 v1 ready update:permitted", to_v2);
+    held.spec.update_strategy.rolling_update = rolling(Some(1), false);
+    assert_eq!(action_text(&held), "undo update web-0", "nothing was changed");
+    // The Pod has returned to v1, or has other decorations; no container was changed.
+    let applied = [(well_known::APPLIED_AT.to_owned(), "1".to_owned())];
+    pod_mut(&mut held, "web-0").annotations = Some(applied.into());
+    assert_eq!(action_text(&held), "finish web-0");
+}
+
+#[test]
 fn in_place_only_rejects_a_change_beyond_images() {
     let more = |spec: &mut CollaSetSpec| spec.template.0["spec"]["hostNetwork"] = json!(true);
     let mut recreated = observed(1, "0 v1 update:permitted", more);
