@@ -29,6 +29,9 @@ fn assert_fails(output: &Output, expected: &str) {
     assert!(errors.starts_with("Error: ") && errors.lines().count() == 1, "{errors}");
 }
 
+/// Digest of the archive that the repository sends.
+const GARBAGE_DIGEST: &str = "795b6904e54f82411df4b0e27a373a55eea3f9d66dac5a9bce1dd92f7b401da5";
+
 /// How a repository responds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
@@ -42,6 +45,8 @@ enum Fault {
     Half,
     /// The archive with other bytes than those of an archive.
     Garbage,
+    /// The index without the digest of the archive.
+    NoDigest,
     /// The index without an end.
     Endless,
     /// Nothing.
@@ -52,7 +57,16 @@ enum Fault {
 fn repository(fault: Fault) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let digest = if fault == Fault::Digest { "00".repeat(32) } else { String::new() };
+    let digest = match fault {
+        Fault::Digest => "00".repeat(32),
+        Fault::NoDigest => String::new(),
+        Fault::NotFound
+        | Fault::Page
+        | Fault::Half
+        | Fault::Garbage
+        | Fault::Endless
+        | Fault::Silent => GARBAGE_DIGEST.to_owned(),
+    };
     let entry =
         json!({ "operatorVersion": "0.1.0", "urls": [format!("{url}/toy.tgz")], "digest": digest });
     let index = json!({ "apiVersion": "v1", "entries": { "toy": [entry] } }).to_string();
@@ -80,9 +94,9 @@ fn respond(stream: &mut TcpStream, fault: Fault, index: &str) {
             thread::sleep(Duration::from_secs(60));
             return;
         }
-        Fault::Half | Fault::Digest | Fault::Garbage if is_index => of_index,
+        Fault::Half | Fault::Digest | Fault::Garbage | Fault::NoDigest if is_index => of_index,
         Fault::Half => head("200 OK", 10_000) + "too short",
-        Fault::Digest | Fault::Garbage => head("200 OK", 7) + "garbage",
+        Fault::Digest | Fault::Garbage | Fault::NoDigest => head("200 OK", 7) + "garbage",
     };
     // The client may have ended.
     drop(stream.write_all(response.as_bytes()));
@@ -96,6 +110,7 @@ fn faults_of_a_repository_are_one_line() {
         (Fault::Digest, "and the index of the repository names 00000000"),
         (Fault::Half, "/toy.tgz: io: Peer disconnected"),
         (Fault::Garbage, "/toy.tgz: no archive of a package"),
+        (Fault::NoDigest, "the index of the repository has no digest of http://127.0.0.1"),
         (Fault::Endless, "/index.yaml: the response body is larger than"),
         (Fault::Silent, "timeout"),
     ];
@@ -275,7 +290,7 @@ fn an_invalid_package_is_described_and_fails() {
 #[test]
 fn wrong_usage_is_one_line_with_status_2() {
     for (args, expected) in [
-        (&["plan", "state"][..], "Error: unrecognized subcommand 'state'\n"),
+        (&["plan", "state"][..], "subcommand 'state'; a similar subcommand exists: 'status'\n"),
         (&["get", "all", "--colour"], "Error: unexpected argument '--colour' found"),
         (&["init", "--crd-only", "--upgrade"], "Error: the argument '--crd-only' cannot be used"),
         (&["init", "--uninstall", "--crd-only"], "cannot be used with"),
@@ -303,7 +318,8 @@ fn a_reader_that_ends_is_no_panic() {
     let mut child = list.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = [0; 16];
     child.stdout.take().unwrap().read_exact(&mut first).unwrap();
-    assert_fails(&child.wait_with_output().unwrap(), "the reader of the output has ended");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0), "{output:?}");
 }
 
 /// A server that accepts connections and never responds, as an API server that hangs.

@@ -17,6 +17,7 @@ const NAMESPACE: &str = include_str!("../../../deploy/namespace/namespace.yaml")
 const ACCESS: &str = include_str!("../../../deploy/instance-operator/rbac.yaml");
 const ADMIN: &str =
     include_str!("../../../deploy/components/package-admin/cluster-role-binding.yaml");
+const PEOPLE: &str = include_str!("../../../deploy/aggregated-roles/packages/roles.yaml");
 const ADMISSION: &str =
     include_str!("../../../deploy/components/instance-admission/instance-admission.yaml");
 const CONTROLLER: [&str; 3] = [
@@ -57,9 +58,12 @@ pub fn definitions() -> Result<Part, Invalid> {
 /// [`Invalid`] if a manifest is not YAML.
 pub fn operator(image: &str, is_admin: bool) -> Result<Vec<Part>, Invalid> {
     let mut access = objects(&[ACCESS])?;
+    let mut people = objects(&[PEOPLE])?;
     if is_admin {
         access.extend(objects(&[ADMIN])?);
+        people.retain(|role| ObjectId::of(role) != editors());
     }
+    access.extend(people);
     let mut controller = objects(&CONTROLLER)?;
     for object in &mut controller {
         if let Some(container) = object.pointer_mut("/spec/template/spec/containers/0") {
@@ -79,6 +83,13 @@ pub fn operator(image: &str, is_admin: bool) -> Result<Vec<Part>, Invalid> {
         }
     }
     Ok(parts)
+}
+
+/// Role of those who may edit a namespace. It must not exist where the operator has all rights,
+/// because their Instances would have them too.
+#[must_use]
+pub fn editors() -> ObjectId {
+    object_id("rbac.authorization.k8s.io/v1", "ClusterRole", "", "podops-packages-edit")
 }
 
 /// Returns the objects of KUDO that must be removed. A manager that does not run blocks every write
@@ -139,6 +150,7 @@ mod tests {
             "Role podops-system/instance-operator",
             "RoleBinding podops-system/instance-operator",
             "ClusterRoleBinding podops-package-admin",
+            "ClusterRole podops-packages-view",
             "ValidatingAdmissionPolicy podops-instance-admission",
             "ValidatingAdmissionPolicyBinding podops-instance-admission",
             "Deployment podops-system/instance-operator",
@@ -152,6 +164,8 @@ mod tests {
             deployment["spec"]["template"]["spec"]["containers"][0]["image"],
             "registry/image:1"
         );
-        assert_eq!(operator("a", false).unwrap()[1].objects.len(), 5);
+        let access = &operator("a", false).unwrap()[1].objects;
+        assert_eq!(access.len(), 7);
+        assert!(access.iter().any(|role| ObjectId::of(role) == editors()));
     }
 }

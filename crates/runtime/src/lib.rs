@@ -17,6 +17,7 @@ pub mod election;
 pub mod traces;
 
 mod admin;
+mod certificate_authority;
 mod turns;
 
 pub mod connections;

@@ -1,6 +1,8 @@
 //! Lifecycle of an operator process: client, metrics and tasks, from startup to graceful shutdown.
 
-use std::{collections::BTreeMap, fmt::Debug, future::Future, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap, fmt::Debug, future::Future, path::Path, sync::Arc, time::Duration,
+};
 
 use kube::Resource;
 use podops_client::{
@@ -22,6 +24,7 @@ use tokio::{
 use crate::{
     admin,
     args::OperatorArgs,
+    certificate_authority,
     controller::{self, ControllerConfig, Requeue},
     election::{Election, ElectionError},
     lease::LeadershipLost,
@@ -223,6 +226,10 @@ impl Operator {
         let ended = tokio::select! {
             _ = terminate.recv() => Ok(()),
             _ = interrupt.recv() => Ok(()),
+            () = certificate_authority::changed(Path::new(certificate_authority::FILE)) => {
+                tracing::info!("The certificate authority of the cluster has changed");
+                Ok(())
+            }
             Some(task) = self.tasks.join_next() => Err(task_error(task)),
             Some(lease) = self.lease_task.join_next() => Err(election_error(lease)),
         };

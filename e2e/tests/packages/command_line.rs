@@ -483,7 +483,7 @@ async fn failures_have_a_line_and_a_status() {
 
     let config = lab.kubeconfig_without_rights().await;
     let unprivileged = ["get", "all", "--kubeconfig", config.to_str().unwrap()];
-    let who = "system:serviceaccount:default:default\" cannot get resource";
+    let who = "system:serviceaccount:default:default\" cannot";
     lab.fails(&unprivileged, 1, who).await;
     let install = [&install[..], &["--validate-install=false"], &unprivileged[2..]].concat();
     lab.fails(&install, 1, who).await;
@@ -524,6 +524,11 @@ async fn packages_differ_in_version_namespace_and_size() {
             "operatorVersion": { "name": "toy-2.0-0.1.0", "namespace": "shared" },
         },
     });
+    let role = ["--verb=get", "--resource=operatorversions.kudo.dev", "-n", "shared"];
+    let reader = ["--role=reader", "--serviceaccount=default:installer", "-n", "shared"];
+    let kubectl = async |args: &[&str]| lab.cluster.plane.kubectl(args).await.unwrap();
+    kubectl(&[&["create", "role", "reader"][..], &role].concat()).await;
+    kubectl(&[&["create", "rolebinding", "reader"][..], &reader].concat()).await;
     lab.cluster.plane.create(&instance).await.unwrap();
     let tree = async || lab.kudo(&["plan", "status", "--instance", "third"]).await;
     let is_complete =
@@ -840,7 +845,7 @@ async fn init_installs_the_overlay_removes_kudo_and_is_undone() {
                  rolebindings,networkpolicies,poddisruptionbudgets,namespaces";
     let of_podops = "app.kubernetes.io/part-of=podops";
     let installed = names_of(&lab, kinds, of_podops).await;
-    assert_eq!(installed.len(), 10, "{installed:?}");
+    assert_eq!(installed.len(), 12, "{installed:?}");
     lab.kudo(&init).await;
     assert_eq!(names_of(&lab, kinds, of_podops).await, installed, "nothing changes");
     lab.kudo(&[&init[..], &["--package-admin"]].concat()).await;

@@ -15,8 +15,14 @@ use super::{
 /// Stands for the value `registry` in the manifests.
 pub(super) const REGISTRY: &str = "podops-chart-registry";
 
-/// Objects that belong to an operator and are not named after it: policies of components.
-const POLICIES: [(&str, &str); 8] = [
+/// Objects that belong to an operator, or to all, and are not named after it: policies of components,
+/// and roles of people.
+const OTHERS: [(&str, &str); 13] = [
+    ("podops-admin", SHARED),
+    ("podops-edit", SHARED),
+    ("podops-packages-edit", "instance-operator"),
+    ("podops-packages-view", "instance-operator"),
+    ("podops-view", SHARED),
     ("podops-employer-annotations", "consist-operator"),
     ("podops-employers", "consist-operator"),
     ("podops-fast-operate", "lifecycle-operator"),
@@ -229,12 +235,12 @@ fn more_args(args: &Value, defaults: &Value) -> anyhow::Result<String> {
 /// Operator that an object belongs to, or [`SHARED`].
 fn owner(object: &Value) -> anyhow::Result<&'static str> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let policy = POLICIES.iter().find(|(policy, _)| *policy == name).map(|(_, owner)| *owner);
+    let other = OTHERS.iter().find(|(other, _)| *other == name).map(|(_, owner)| *owner);
     let own_name = name.strip_prefix("podops-").unwrap_or(name);
     let own_name = own_name.strip_suffix("-admission").unwrap_or(own_name);
     let operator = OPERATORS.into_iter().find(|operator| *operator == own_name);
     let shared = (name == SHARED).then_some(SHARED);
-    let owner = policy.or(operator).or(shared);
+    let owner = other.or(operator).or(shared);
     owner.with_context(|| format!("{} {name} belongs to no operator", object["kind"]))
 }
 

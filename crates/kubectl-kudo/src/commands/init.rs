@@ -73,6 +73,9 @@ pub(crate) async fn init(mut connection: Connection, init: Init) -> anyhow::Resu
             report(format, &format!("✅ removed {removed} of KUDO"))?;
         }
     }
+    if init.scope.package_admin {
+        live.delete(&manifests::editors()).await?;
+    }
     for part in parts {
         for object in part.objects {
             live.apply(&object).await?;
@@ -163,20 +166,16 @@ async fn uninstall(cluster: &Cluster, is_dry_run: bool) -> anyhow::Result<()> {
             "the CustomResourceDefinitions of KUDO stay, because there are {instances} Instances"
         ))?;
     }
-    for part in parts.into_iter().rev() {
-        for object in part.objects.into_iter().rev() {
-            let id = ObjectId::of(&object);
-            if has_neighbours && is_shared(&id) || live.read(&id).await?.is_none() {
-                continue;
-            }
-            if !is_dry_run {
-                live.delete(&id).await?;
-            }
-            print_line(&format!(
-                "{id} {}",
-                if is_dry_run { "would be removed" } else { "removed" }
-            ))?;
+    let objects = parts.iter().rev().flat_map(|part| part.objects.iter().rev());
+    for id in objects.map(ObjectId::of).chain([manifests::editors()]) {
+        if has_neighbours && is_shared(&id) || live.read(&id).await?.is_none() {
+            continue;
         }
+        if !is_dry_run {
+            live.delete(&id).await?;
+        }
+        let done = if is_dry_run { "would be removed" } else { "removed" };
+        print_line(&format!("{id} {done}"))?;
     }
     Ok(())
 }

@@ -119,7 +119,7 @@ async fn bad_input_is_an_error_in_one_line() {
     let context = local_error(&["get", "web", "--context", "other"], kubeconfig);
     assert!(context.starts_with("Error: no cluster: "), "{context}");
     let cases = [
-        (&["get"][..], "the following required arguments were not provided"),
+        (&["status"][..], "the following required arguments were not provided"),
         (&["got", "web"], "unrecognized subcommand 'got'"),
         (&["get", "web", "--wide"], "unexpected argument '--wide' found"),
         (&["explain", "volume/web"], "volume/web"),

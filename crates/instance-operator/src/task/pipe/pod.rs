@@ -17,7 +17,7 @@ const PIPE_POD: (&str, &str) = ("kudo.dev/pipepod", "true");
 pub(super) const WAITER: &str = "waiter";
 
 /// Image of the added container, unless the task specifies another.
-const IMAGE: &str = "busybox";
+const IMAGE: &str = "busybox:1.37.0";
 
 /// Returns the Pod with its name and the added container.
 pub(super) fn with_waiter<'a>(
