@@ -2,7 +2,7 @@
 
 use std::{
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use futures::future::BoxFuture;
@@ -19,11 +19,6 @@ use tower::{BoxError, Service, layer::layer_fn};
 
 use super::metrics::Metrics;
 
-/// Time without a byte after which a connection is given up: the API server sends a bookmark to each
-/// watch every minute. Without it, a watch whose connection is lost without notice waits for five
-/// minutes.
-const READ_TIMEOUT: Duration = Duration::from_secs(100);
-
 /// Creates a client from the kubeconfig or the Pod's ServiceAccount. Its requests have the
 /// User-Agent `podops-<operator>/<version>`, which audit logs and API priority and fairness show.
 ///
@@ -38,7 +33,6 @@ pub async fn connect(operator: &str, metrics: &Metrics) -> Result<Client, Connec
     let agent = HeaderValue::try_from(format!("podops-{operator}/{}", env!("CARGO_PKG_VERSION")))?;
     config.headers.push((USER_AGENT, agent));
     config.default_retry = false;
-    config.read_timeout = Some(READ_TIMEOUT);
     let metrics = metrics.clone();
     let count = layer_fn(move |inner| CountingService { inner, metrics: metrics.clone() });
     Ok(ClientBuilder::try_from(config)?.with_layer(&count).build())
