@@ -146,9 +146,11 @@ pub fn version(observed: &Observed) -> Option<&Version> {
 /// name is not revealed to those who may not read it.
 pub(super) fn missing_version(observed: &Observed) -> Invalid {
     let key = observed.version_key();
-    let is_own = key.starts_with(&format!("{}/", observed.namespace));
-    let or_forbidden =
-        if is_own { "" } else { ", or the ServiceAccount of the Instance may not get it" };
+    let or_forbidden = if observed.is_version_foreign() {
+        ", or the ServiceAccount of the Instance may not get it"
+    } else {
+        ""
+    };
     Invalid {
         reason: &reasons::OPERATOR_VERSION_INVALID,
         message: format!("OperatorVersion {key} does not exist{or_forbidden}"),

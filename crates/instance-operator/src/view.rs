@@ -171,6 +171,13 @@ impl Observed {
     pub fn version_key(&self) -> String {
         version_key(&self.spec, &self.namespace)
     }
+
+    /// Returns whether the OperatorVersion that the spec names is in another namespace.
+    #[must_use]
+    pub fn is_version_foreign(&self) -> bool {
+        let namespace = self.spec.operator_version.namespace.as_deref();
+        namespace.is_some_and(|namespace| !namespace.is_empty() && namespace != self.namespace)
+    }
 }
 
 /// OperatorVersion that the spec of an Instance in a namespace names, as `<namespace>/<name>`.

@@ -198,7 +198,7 @@ pub enum Command {
         #[arg(long, default_value = "0", value_parser = seconds)]
         timeout: Duration,
     },
-    /// Do to Pods what an operator would do that is gone
+    /// Change Pods in place of an operator that is not running
     ///
     /// With the rights of the user, and reported by an event of each Pod. Without --yes, the Pods
     /// are only shown.
@@ -265,27 +265,24 @@ pub enum Command {
     },
 }
 
-/// Replacement of an operator that is gone.
+/// Change of Pods in place of an operator that is not running.
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub enum Emergency {
     /// Make Pods Ready whose containers are, in place of lifecycle-operator
-    OpenGates {
-        /// In all namespaces
-        #[arg(short = 'A', long)]
-        all_namespaces: bool,
-        /// Change the Pods
-        #[arg(long)]
-        yes: bool,
-    },
+    OpenGates(EmergencyArgs),
     /// Let deleted Pods go whose finalizers protect their traffic, in place of consist-operator
-    Release {
-        /// In all namespaces
-        #[arg(short = 'A', long)]
-        all_namespaces: bool,
-        /// Change the Pods
-        #[arg(long)]
-        yes: bool,
-    },
+    Release(EmergencyArgs),
+}
+
+/// Pods of an [`Emergency`].
+#[derive(Args, Clone, Copy, Debug)]
+pub struct EmergencyArgs {
+    /// In all namespaces
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// Change the Pods
+    #[arg(long)]
+    pub yes: bool,
 }
 
 /// Command about a rollout.

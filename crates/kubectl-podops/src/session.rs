@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use kube::{Client, Config};
+use kube::{Api, Client, Config, Resource, core::NamespaceResourceScope};
 use kubectl_podops::cli::Connection;
 use tokio::time::timeout;
 
@@ -48,6 +48,15 @@ pub(crate) async fn connect(connection: Connection) -> anyhow::Result<Session> {
 }
 
 impl Session {
+    /// Returns the objects of a type in the namespace, or in all namespaces.
+    pub(crate) fn api<K>(&self, all_namespaces: bool) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>,
+    {
+        let client = self.client.clone();
+        if all_namespaces { Api::all(client) } else { Api::namespaced(client, &self.namespace) }
+    }
+
     /// Returns a client for requests that are rejected until something has happened: it does not
     /// repeat them, which may take minutes.
     ///

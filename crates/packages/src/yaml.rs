@@ -111,10 +111,15 @@ struct Reader<'a> {
     line: usize,
 }
 
-/// Value of an anchor, with its use of the limits.
-#[derive(Clone)]
+/// Value of an anchor.
 struct Anchored {
     value: Value,
+    size: Size,
+}
+
+/// Use of the limits by a value.
+#[derive(Clone, Copy)]
+struct Size {
     values: usize,
     bytes: usize,
     /// Levels of nesting.
@@ -177,16 +182,15 @@ impl<'a> Reader<'a> {
         let bytes = self.limits.bytes_left;
         let around = std::mem::replace(&mut self.deepest, depth);
         let value = self.unanchored(event, depth)?;
-        let anchored = Anchored {
+        let size = Size {
             values: values - self.limits.values_left,
             bytes: bytes - self.limits.bytes_left,
             height: self.deepest - depth,
-            value: Value::Null,
         };
         self.deepest = self.deepest.max(around);
         // The value is in memory twice.
-        self.count(anchored.values, anchored.bytes, depth)?;
-        self.anchors.insert(id, Anchored { value: value.clone(), ..anchored });
+        self.count(size.values, size.bytes, depth)?;
+        self.anchors.insert(id, Anchored { value: value.clone(), size });
         Ok(value)
     }
 
@@ -205,12 +209,12 @@ impl<'a> Reader<'a> {
                 self.map(depth)
             }
             Event::Alias(id) => {
-                let Some(known) = self.anchors.get(&id) else {
-                    return Err(self.error("an anchor's value contains itself"));
-                };
-                let Anchored { values, bytes, height, .. } = *known;
+                let missing = |reader: &Self| reader.error("an anchor's value contains itself");
+                let size = self.anchors.get(&id).map(|known| known.size);
+                let Size { values, bytes, height } = size.ok_or_else(|| missing(self))?;
                 self.count(values, bytes, depth + height)?;
-                Ok(self.anchors.get(&id).map(|known| known.value.clone()).unwrap_or_default())
+                let known = self.anchors.get(&id).map(|known| known.value.clone());
+                known.ok_or_else(|| missing(self))
             }
             _ => Err(self.error("a value is missing")),
         }

@@ -227,7 +227,7 @@ impl Operator {
             _ = terminate.recv() => Ok(()),
             _ = interrupt.recv() => Ok(()),
             () = certificate_authority::changed(Path::new(certificate_authority::FILE)) => {
-                tracing::info!("The certificate authority of the cluster has changed");
+                tracing::info!("The certificate authority of the cluster has changed; restarting");
                 Ok(())
             }
             Some(task) = self.tasks.join_next() => Err(task_error(task)),

@@ -287,6 +287,18 @@ async fn labels_are_added_and_removed_without_recreation(cluster: &TestCluster) 
     assert!(after.iter().all(is_removed));
 }
 
+/// Waits until a condition has this type, this status, and this part in its message.
+async fn wait_for_condition(cluster: &TestCluster, decoration: &str, expected: [&str; 3]) {
+    let [type_, status_, part] = expected;
+    wait(cluster, decoration, |status| {
+        condition::find(&status.conditions, type_).is_some_and(|c| {
+            let message = c.message.as_deref().unwrap_or_default();
+            c.status == status_ && message.contains(part)
+        })
+    })
+    .await;
+}
+
 /// No rule of the decorations knows this: only the API server compares a request with its limit.
 async fn a_decoration_that_the_api_server_rejects_is_left_out(cluster: &TestCluster) {
     let mut spec = sidecar("log", "log:1");
@@ -297,14 +309,8 @@ async fn a_decoration_that_the_api_server_rejects_is_left_out(cluster: &TestClus
     wait(cluster, "limit", |_| true).await;
     wait(cluster, "limit-good", |_| true).await;
     cluster.create_and_wait("limit", 2, &json!({})).await.unwrap();
-    wait(cluster, "limit", |status| {
-        let stalled = condition::find(&status.conditions, "Stalled");
-        stalled.is_some_and(|c| {
-            let message = c.message.as_deref().unwrap_or_default();
-            c.status == "True" && message.contains("the API server rejects the Pod with")
-        })
-    })
-    .await;
+    let message = "the API server rejects the Pod with";
+    wait_for_condition(cluster, "limit", ["Stalled", "True", message]).await;
     wait_for_pods(cluster, "limit-good", 2, 2).await;
     for pod in pods(cluster, "limit").await {
         assert_eq!(images(&pod), ["nginx:1", "other:1"]);
@@ -323,14 +329,8 @@ async fn an_unknown_volume_is_a_conflict_until_it_is_fixed(cluster: &TestCluster
     wait(cluster, "volume", |_| true).await;
     // Pods are created without it.
     cluster.create_and_wait("volume", 2, &json!({})).await.unwrap();
-    wait(cluster, "volume", |status| {
-        let ready = condition::find(&status.conditions, "Ready");
-        ready.is_some_and(|c| {
-            let message = c.message.as_deref().unwrap_or_default();
-            c.status == "False" && message.contains("the Pod has no volume unknown to mount")
-        })
-    })
-    .await;
+    let message = "the Pod has no volume unknown to mount";
+    wait_for_condition(cluster, "volume", ["Ready", "False", message]).await;
     spec["template"]["volumes"] = json!([{ "name": "unknown", "emptyDir": {} }]);
     patch(cluster, "volume", spec).await;
     cluster.wait_for_replicas("volume", [2; 4]).await.unwrap();

@@ -40,14 +40,14 @@ pub async fn owner_uids(client: &Client, target: &Target) -> kube::Result<Option
     }))
 }
 
-/// Returns the UID of a namespace; `None` if it does not exist.
+/// Returns the metadata of a namespace; `None` if it does not exist.
 ///
 /// # Errors
 ///
 /// If the request fails.
-pub async fn namespace_uid(client: &Client, name: &str) -> kube::Result<Option<String>> {
-    let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
-    Ok(namespaces.get_metadata_opt(name).await?.and_then(|namespace| namespace.metadata.uid))
+pub async fn namespace(client: &Client, name: &str) -> kube::Result<Option<ObjectMeta>> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    Ok(namespaces.get_metadata_opt(name).await?.map(|namespace| namespace.metadata))
 }
 
 #[cfg(test)]

@@ -45,6 +45,14 @@ impl AppliedDecorations {
         self.0.get(name)
     }
 
+    /// Returns these decorations together with another one.
+    #[must_use]
+    pub fn with(&self, name: &DecorationName, revision: &RevisionName) -> Self {
+        let mut all = self.0.clone();
+        all.insert(name.clone(), revision.clone());
+        Self(all)
+    }
+
     /// Names of the decorations.
     pub fn names(&self) -> impl Iterator<Item = &DecorationName> {
         self.0.keys()

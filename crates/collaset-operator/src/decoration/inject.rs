@@ -1,11 +1,6 @@
 //! Adds decorations to a Pod template.
 
-use std::{
-    cmp::Ordering,
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    sync::Arc,
-};
+use std::{cmp::Ordering, collections::BTreeSet, fmt, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use podops_api::{
@@ -93,7 +88,11 @@ impl fmt::Display for Conflict {
                 )
             }
             Self::Rejected { message } => {
-                write!(f, "the API server rejects the Pod with the decoration: {message}")
+                write!(
+                    f,
+                    "the API server rejects the Pod with the decoration, and accepts it without; \
+                     fix spec.template of the decoration: {message}"
+                )
             }
         }
     }
@@ -158,9 +157,13 @@ impl Host<'_> {
 
     /// Returns why the API server rejects Pods with these decorations, if it accepts them with the
     /// decorations before the last one.
-    fn rejection(&self, before: &Applied, with: &Applied) -> Option<Conflict> {
-        let result = |decorations: &Applied| {
-            let decorations = decorations.clone().into_iter().collect();
+    fn rejection(
+        &self,
+        before: &AppliedDecorations,
+        with: &AppliedDecorations,
+    ) -> Option<Conflict> {
+        let result = |decorations: &AppliedDecorations| {
+            let decorations = decorations.clone();
             self.dry_runs.get(&PodSource { revision: self.revision.clone(), decorations })
         };
         let Some(DryRunResult::Rejected { message, is_confirmed: true }) = result(with) else {
@@ -170,9 +173,6 @@ impl Host<'_> {
         is_accepted.then(|| Conflict::Rejected { message: message.clone() })
     }
 }
-
-/// Revisions of the decorations that have been added so far, by name.
-type Applied = BTreeMap<DecorationName, RevisionName>;
 
 /// Mounts that a decoration adds, to its own containers and to those of the Pod.
 fn mounts(added: &DecorationTemplate) -> Vec<Value> {
@@ -208,18 +208,17 @@ pub fn fit(
     candidates
         .sort_by(|a, b| a.weight.cmp(&b.weight).then_with(|| a.choice.name.cmp(&b.choice.name)));
     let mut decorated = template.clone();
-    let mut applied = Applied::new();
+    let mut applied = AppliedDecorations::default();
     for Candidate { choice, .. } in candidates {
         let mut unfit = None;
         for revision in &choice.revisions {
             let Some(known) = decorations.revision(&choice.name, revision) else {
                 // Only an existing Pod has a revision that does not exist any more: it keeps it.
-                applied.insert(choice.name.clone(), revision.clone());
+                applied = applied.with(&choice.name, revision);
                 break;
             };
             let mut attempt = decorated.clone();
-            let mut with = applied.clone();
-            with.insert(choice.name.clone(), revision.clone());
+            let with = applied.with(&choice.name, revision);
             let injected = inject(&mut attempt, &known.template);
             let conflict = injected.err().or_else(|| host.conflict(&attempt, &known.template));
             let conflict = conflict.or_else(|| host.rejection(&applied, &with));
@@ -237,7 +236,7 @@ pub fn fit(
         }
         fitting.unfit.extend(unfit);
     }
-    fitting.applied = applied.into_iter().collect();
+    fitting.applied = applied;
     fitting
 }
 
@@ -289,16 +288,14 @@ pub fn prefixes(
     applied: &AppliedDecorations,
     decorations: &Decorations,
 ) -> Vec<AppliedDecorations> {
-    let ordered = in_order(applied, decorations).unwrap_or_default();
-    let prefix = |length: usize| {
-        let first = ordered.iter().take(length);
-        let revisions = first.filter_map(|(name, _)| {
-            let revision = applied.revision(name)?;
-            Some(((*name).clone(), revision.clone()))
-        });
-        revisions.collect()
-    };
-    (0..ordered.len()).map(prefix).collect()
+    let mut fewer = AppliedDecorations::default();
+    let mut prefixes = Vec::new();
+    for (name, _) in in_order(applied, decorations).unwrap_or_default() {
+        let Some(revision) = applied.revision(name) else { continue };
+        let with = fewer.with(name, revision);
+        prefixes.push(std::mem::replace(&mut fewer, with));
+    }
+    prefixes
 }
 
 fn compare(a: &Named<'_>, b: &Named<'_>) -> Ordering {

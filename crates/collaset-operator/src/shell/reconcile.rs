@@ -196,9 +196,9 @@ impl CollaSetController {
         let is_needed =
             observed.has_claims_to_keep() || observed.claims.values().any(|claim| claim.kept);
         if memory.namespace_uid.is_none() && is_needed {
-            let uid = read::namespace_uid(&self.client, &observed.namespace).await;
-            let uid = uid.map_err(|source| Cause::Get { resource: "namespaces", source })?;
-            memory.namespace_uid = uid.map(|uid| uid.as_str().into());
+            let found = read::namespace(&self.client, &observed.namespace).await;
+            let found = found.map_err(|source| Cause::Get { resource: "namespaces", source })?;
+            memory.namespace_uid = found.and_then(|found| Some(found.uid?.as_str().into()));
         }
         Ok(memory.namespace_uid.clone().filter(|_| is_needed))
     }

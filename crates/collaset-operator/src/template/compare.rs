@@ -141,8 +141,8 @@ fn has_other(from: &PodTemplate, to: &PodTemplate, annotation: &str) -> bool {
     new.is_some() && new != from.annotations().remove(annotation)
 }
 
-/// Returns whether the Pods have init containers, which may read what has changed and never run
-/// again.
+/// Returns whether the Pods have init containers, which may read the changed ConfigMaps and Secrets
+/// and never run again.
 fn has_init(template: &PodTemplate) -> bool {
     let list = template.0.get("spec").and_then(|spec| spec["initContainers"].as_array());
     list.is_some_and(|containers| !containers.is_empty())

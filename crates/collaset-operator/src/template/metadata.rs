@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Containers that read a label or annotation with another value in a new template.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Readers {
-    /// Whether init containers read one; they never run again in a Pod that exists.
+    /// True if an init container reads one: init containers of an existing Pod never run again.
     pub(super) init: bool,
     /// Names of the containers.
     pub(super) containers: BTreeSet<String>,

@@ -102,9 +102,10 @@ const FREE: Duration = Duration::from_millis(100);
 /// Number of steps that each millisecond costs from then on.
 const STEPS_PER_MILLISECOND: usize = 1_000;
 
-/// Searches for all matches in a text. Each may read the text to its end, also one that finds a
-/// short match, and what it reads is not known: usually all together read the text once, which is
-/// charged at the start. Whatever takes longer than [`FREE`] is charged by its time.
+/// Searches for all matches in a text. Usually all searches together read the text once, which is
+/// charged at the start. But each search may read the text to its end, also for a short match, and
+/// the crate does not report the length: searches that take longer than [`FREE`] are charged by
+/// their time.
 struct Searches {
     started: Instant,
     /// Milliseconds that have been charged.

@@ -24,26 +24,24 @@ const WITH_DATA: [(&str, &str); 4] = [
 /// forbids the deletion, or the object contains data and its template does not permit it.
 #[must_use]
 pub fn is_kept(object_type: &ObjectType, object: &Value) -> bool {
-    match annotation(object, PRUNE) {
-        Some(prune) => prune != "true",
-        None => is_kept_by_helm(object) || has_data(object_type),
-    }
+    is_kept_by_template(object).unwrap_or_else(|| has_data(object_type))
 }
 
 /// Returns whether the object outlives its Instance, and therefore has no owner: its template
 /// forbids the deletion, or the object has data that existed before the Instance.
 #[must_use]
 pub fn outlives_instance(object_type: &ObjectType, object: &Value) -> bool {
-    let is_adopted = annotation(object, ADOPT) == Some("true");
-    if let Some(prune) = annotation(object, PRUNE) {
-        return prune != "true";
-    }
-    let has_own_data = has_data(object_type) || object_type.is("", "Secret");
-    is_kept_by_helm(object) || is_adopted && has_own_data
+    is_kept_by_template(object).unwrap_or_else(|| {
+        let has_own_data = has_data(object_type) || object_type.is("", "Secret");
+        annotation(object, ADOPT) == Some("true") && has_own_data
+    })
 }
 
-fn is_kept_by_helm(object: &Value) -> bool {
-    annotation(object, HELM_POLICY) == Some("keep")
+/// Returns whether the template keeps its object; `None` if it has no annotation for that.
+fn is_kept_by_template(object: &Value) -> Option<bool> {
+    let is_kept_by_helm = annotation(object, HELM_POLICY) == Some("keep");
+    let pruning = annotation(object, PRUNE).map(|prune| prune != "true");
+    pruning.or(is_kept_by_helm.then_some(true))
 }
 
 fn has_data(object_type: &ObjectType) -> bool {

@@ -6,8 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, Client, runtime::watcher::Event};
+use kube::{Client, runtime::watcher::Event};
 use podops_api::kudo::{Instance, InstanceStatus};
 use podops_client::{
     decode::Decoded,
@@ -15,6 +14,7 @@ use podops_client::{
     object_key::ObjectKey,
     shell::{
         events::Events,
+        read,
         store::{IndexedStore, WatchProgress},
     },
 };
@@ -116,9 +116,7 @@ impl Reconciler for InstanceController {
         if result.is_interrupted() {
             return self.interrupt(instance, &observed, result, memory).await;
         }
-        let is_foreign = observed.version.is_none()
-            && !observed.version_key().starts_with(&format!("{}/", observed.namespace));
-        if is_foreign {
+        if observed.version.is_none() && observed.is_version_foreign() {
             // No event follows when its ServiceAccount gets the right to read it.
             requeue_within(&mut result.plan, UNWATCHED);
         }
@@ -270,10 +268,9 @@ impl InstanceController {
     ///
     /// If the request fails.
     async fn is_namespace_deleted(&self, name: &str) -> Result<bool, ReconcileError> {
-        let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let found = namespaces.get_metadata_opt(name).await;
+        let found = read::namespace(&self.client, name).await;
         let found = found.map_err(|source| Cause::Get { resource: "namespaces", source })?;
-        Ok(found.is_none_or(|found| found.metadata.deletion_timestamp.is_some()))
+        Ok(found.is_none_or(|found| found.deletion_timestamp.is_some()))
     }
 
     /// Cluster-scoped objects of an Instance that another Instance, which is not being deleted, has

@@ -59,7 +59,7 @@ impl Versions {
     ) -> kube::Result<()> {
         let key = observed.version_key();
         let (namespace, name) = key.split_once('/').unwrap_or_default();
-        if let Some(reader) = reader.filter(|_| namespace != observed.namespace)
+        if let Some(reader) = reader.filter(|_| observed.is_version_foreign())
             && !self.is_readable(observed, reader, &key).await?
         {
             return Ok(());

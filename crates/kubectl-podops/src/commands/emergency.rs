@@ -1,4 +1,4 @@
-//! Does to Pods, with the rights of the user, what an operator that is gone would do.
+//! Changes Pods in place of an operator that is not running, with the rights of the user.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use kubectl_podops::{
-    cli::Emergency,
+    cli::{Emergency, EmergencyArgs},
     emergency::{open_gate, release},
 };
 use podops_terminal::{clock, errors::report};
@@ -20,54 +20,58 @@ use crate::{output::print_line, session::Session};
 
 /// Shows the Pods that would be changed, or changes them if the user has confirmed it.
 pub(crate) async fn emergency(session: &Session, command: Emergency) -> anyhow::Result<ExitCode> {
-    let (is_confirmed, everywhere) = match command {
-        Emergency::OpenGates { yes, all_namespaces }
-        | Emergency::Release { yes, all_namespaces } => (yes, all_namespaces),
-    };
+    let (Emergency::OpenGates(args) | Emergency::Release(args)) = command;
+    let EmergencyArgs { all_namespaces, yes: is_confirmed } = args;
     let client = &session.client;
-    let pods: Api<Pod> = if everywhere {
-        Api::all(client.clone())
-    } else {
-        Api::namespaced(client.clone(), &session.namespace)
-    };
+    let pods: Api<Pod> = session.api(all_namespaces);
     let pods = pods.list(&ListParams::default()).await.context("cannot list Pods")?;
     let mut changed = 0_usize;
     let mut failed = 0_usize;
     for pod in &pods {
         let patch = match command {
-            Emergency::OpenGates { .. } => open_gate(pod, clock::now()),
-            Emergency::Release { .. } => release(pod),
+            Emergency::OpenGates(_) => open_gate(pod, clock::now()),
+            Emergency::Release(_) => release(pod),
         };
         let Some(patch) = patch else { continue };
-        changed += 1;
         let namespace = pod.namespace().unwrap_or_default();
         let done = format!("pod/{} of namespace {namespace}: {}", pod.name_any(), done(command));
         if is_confirmed {
             match change(client, pod, &patch, command).await {
-                Ok(()) => print_line(&done)?,
+                Ok(()) => {
+                    changed += 1;
+                    print_line(&done)?;
+                }
                 Err(error) => {
                     failed += 1;
                     report(&error);
                 }
             }
         } else {
+            changed += 1;
             print_line(&format!("would change {done}"))?;
         }
     }
     let summary = match (changed, is_confirmed) {
-        (0, _) => "no Pod needs this".to_owned(),
+        (0, _) if failed == 0 => unneeded(command).to_owned(),
         (_, true) => format!("{changed} Pods changed; restore the operator as soon as possible"),
         (_, false) => format!("{changed} Pods would change; add --yes to change them"),
     };
     print_line(&summary)?;
-    anyhow::ensure!(failed == 0, "{failed} of them could not be changed; repeat the command");
+    anyhow::ensure!(failed == 0, "{failed} Pods could not be changed; repeat the command");
     Ok(ExitCode::SUCCESS)
+}
+
+const fn unneeded(command: Emergency) -> &'static str {
+    match command {
+        Emergency::OpenGates(_) => "no Pod with ready containers has a closed readiness gate",
+        Emergency::Release(_) => "no deleted Pod has a protection finalizer",
+    }
 }
 
 const fn done(command: Emergency) -> &'static str {
     match command {
-        Emergency::OpenGates { .. } => "its readiness gate is opened, without lifecycle-operator",
-        Emergency::Release { .. } => "its finalizers are removed, whether or not traffic has ended",
+        Emergency::OpenGates(_) => "its readiness gate is opened, without lifecycle-operator",
+        Emergency::Release(_) => "its finalizers are removed, whether or not traffic has ended",
     }
 }
 
@@ -83,10 +87,10 @@ async fn change(
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let written = match command {
-        Emergency::OpenGates { .. } => {
+        Emergency::OpenGates(_) => {
             pods.patch_status(&name, &params, &Patch::Strategic(patch)).await
         }
-        Emergency::Release { .. } => pods.patch(&name, &params, &Patch::Merge(patch)).await,
+        Emergency::Release(_) => pods.patch(&name, &params, &Patch::Merge(patch)).await,
     };
     written.with_context(|| format!("cannot change pod/{name} of namespace {namespace}"))?;
     let events: Api<Event> = Api::namespaced(client.clone(), &namespace);

@@ -61,13 +61,8 @@ fn place(session: &Session, everywhere: bool) -> String {
 }
 
 async fn read(session: &Session, everywhere: bool) -> anyhow::Result<List> {
-    let client = || session.client.clone();
-    let (sets, pods): (Api<CollaSet>, Api<Pod>) = if everywhere {
-        (Api::all(client()), Api::all(client()))
-    } else {
-        let namespace = &session.namespace;
-        (Api::namespaced(client(), namespace), Api::namespaced(client(), namespace))
-    };
+    let sets: Api<CollaSet> = session.api(everywhere);
+    let pods: Api<Pod> = session.api(everywhere);
     let sets = match sets.list(&ListParams::default()).await {
         Ok(sets) => sets.items,
         // A cluster may protect Deployments only.
