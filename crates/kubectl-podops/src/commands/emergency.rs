@@ -53,17 +53,17 @@ pub(crate) async fn emergency(session: &Session, command: Emergency) -> anyhow::
     }
     let summary = match (changed, is_confirmed) {
         (0, _) if failed == 0 => unneeded(command).to_owned(),
-        (_, true) => format!("{changed} Pods changed; restore the operator as soon as possible"),
-        (_, false) => format!("{changed} Pods would change; add --yes to change them"),
+        (_, true) => format!("Pods changed: {changed}; restore the operator as soon as possible"),
+        (_, false) => format!("Pods to change: {changed}; add --yes to change them"),
     };
     print_line(&summary)?;
-    anyhow::ensure!(failed == 0, "{failed} Pods could not be changed; repeat the command");
+    anyhow::ensure!(failed == 0, "Pods not changed: {failed}; repeat the command");
     Ok(ExitCode::SUCCESS)
 }
 
 const fn unneeded(command: Emergency) -> &'static str {
     match command {
-        Emergency::OpenGates(_) => "no Pod with ready containers has a closed readiness gate",
+        Emergency::OpenGates(_) => "no Pod waits only for lifecycle-operator to be Ready",
         Emergency::Release(_) => "no deleted Pod has a protection finalizer",
     }
 }
