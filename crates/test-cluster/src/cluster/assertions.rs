@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::{core::v1::Pod, events::v1::Event};
-use kube::{Api, api::ListParams};
+use kube::{Api, api::ListParams, runtime::wait::await_condition};
 use podops_api::{collaset::CollaSetStatus, transition_rule::PodTransitionRuleStatus};
 use serde_json::json;
 
@@ -158,7 +158,8 @@ impl TestCluster {
         eventually(TIMEOUT, live).await.with_context(|| format!("waiting for {expected:?} Pods"))
     }
 
-    /// Waits until a Pod fulfils `condition`.
+    /// Waits until a Pod fulfils `condition`. Each state of the Pod is observed, however short: a
+    /// poll on a busy machine misses a label that an operator removes in the same second.
     ///
     /// # Errors
     ///
@@ -168,12 +169,13 @@ impl TestCluster {
         name: &str,
         condition: impl Fn(&Pod) -> bool,
     ) -> anyhow::Result<()> {
-        let waited =
-            eventually(TIMEOUT, async || Ok(condition(&self.pods().get(name).await?))).await;
-        if waited.is_err() {
-            bail!("{name} after {TIMEOUT:?}: {:#?}", self.pods().get(name).await?);
+        let fulfilled = await_condition(self.pods(), name, |pod: Option<&Pod>| {
+            pod.is_some_and(&condition)
+        });
+        match tokio::time::timeout(TIMEOUT, fulfilled).await {
+            Ok(fulfilled) => fulfilled.map(drop).with_context(|| format!("watching Pod {name}")),
+            Err(_) => bail!("{name} after {TIMEOUT:?}: {:#?}", self.pods().get(name).await?),
         }
-        Ok(())
     }
 
     /// Waits until a Pod no longer exists.
