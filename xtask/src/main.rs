@@ -55,6 +55,9 @@ Commands:
   dist --files DIR Write the files of the images only, for a container engine
   dist --registry NAME --published FILE
                    Write the manifests only, with the digests in a file
+  histories [--count N] [--seed N]
+                   Do the same random actions of a user on native workloads and on CollaSets, and
+                   compare what the user sees; writes docs/histories.md
   hostile          Run the live tests of faults, hostile objects and tenants with release builds
                    and print their figures; PODOPS_FUZZ_OBJECTS, PODOPS_SCALE_PODS and
                    PODOPS_SCALE_RULES set other numbers
@@ -96,6 +99,7 @@ fn main() -> anyhow::Result<()> {
         ["dashboards", "--check"] => generated::check(dashboards::files()?, "dashboards"),
         ["demo", args @ ..] => demo(args),
         ["dist", args @ ..] => dist::run(args),
+        ["histories", args @ ..] => histories(args),
         ["hostile"] => hostile(),
         ["mutants"] => mutants::run(),
         ["packages", folder] => write_page("packages", &[folder], "docs/community-packages.md"),
@@ -144,11 +148,23 @@ fn demo(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Compares CollaSets with native workloads. No time is measured, so the builds of the tests do.
+fn histories(args: &[&str]) -> anyhow::Result<()> {
+    prerequisites::for_tests()?;
+    cargo(&BUILD_ALL)?;
+    let program = target_directory()?.join("debug/podops-bench");
+    write_page_of(&program, "histories", args, "docs/histories.md")
+}
+
 /// Runs a `podops-bench` command with release builds, and writes the page that it prints to `page`.
 fn write_page(command: &str, args: &[&str], page: &str) -> anyhow::Result<()> {
     cargo(&BUILD_RELEASE)?;
-    let program = release()?.join("podops-bench");
-    let output = Command::new(&program).arg(command).args(args).stderr(Stdio::inherit()).output();
+    write_page_of(&release()?.join("podops-bench"), command, args, page)
+}
+
+/// Runs a command of a program, and writes the page that it prints to `page`.
+fn write_page_of(program: &Path, command: &str, args: &[&str], page: &str) -> anyhow::Result<()> {
+    let output = Command::new(program).arg(command).args(args).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("starting {}", program.display()))?;
     if !output.status.success() {
         bail!("{command} failed");

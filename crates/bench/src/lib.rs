@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod comparison;
+pub mod histories;
 pub mod packages;
 mod page;
 pub mod panels;

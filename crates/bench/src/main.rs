@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use podops_bench::{
-    bench, comparison,
+    bench, comparison, histories,
     packages::{self, COMMUNITY},
     plots, recording, soak,
 };
@@ -27,6 +27,19 @@ enum Command {
         /// Number of rounds, with eight to twelve rollouts each
         #[arg(long, default_value_t = 25)]
         rounds: usize,
+        /// Seed of the random number generator
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Do the same random actions of a user on native workloads and on CollaSets, and compare what
+    /// the user sees; prints a Markdown page
+    Histories {
+        /// Number of histories
+        #[arg(long, default_value_t = 1000)]
+        count: usize,
+        /// Number of the first history, to repeat one that had a difference
+        #[arg(long, default_value_t = 0)]
+        first: usize,
         /// Seed of the random number generator
         #[arg(long, default_value_t = 1)]
         seed: u64,
@@ -87,6 +100,12 @@ async fn run(command: Command) -> anyhow::Result<String> {
             let report = soak::run(&cluster, rounds, seed).await?;
             cluster.assert_no_forbidden_requests()?;
             Ok(report.page(rounds, seed))
+        }
+        Command::Histories { count, first, seed } => {
+            let cluster = TestCluster::start(&programs).await?;
+            let report = histories::run(&cluster, first..first + count, seed).await?;
+            cluster.assert_no_forbidden_requests()?;
+            Ok(report.page(seed))
         }
         Command::Bench { packages: Some(compared), .. } => {
             let community = root().join(COMMUNITY);

@@ -14,7 +14,7 @@ use crate::{
     render::CLAIMS,
     results::{dry_run_result, instance_of, is_resize, source_of},
     view::{
-        DryRunResult, DryRuns, Observed, PodSource, record_dry_run, record_last_pods,
+        DryRunResult, DryRuns, LastPod, Observed, PodSource, record_dry_run, record_last_pods,
         record_never_selected,
     },
 };
@@ -68,7 +68,7 @@ const REJECTION_MAX: SignedDuration = SignedDuration::from_secs(600);
 pub struct SetMemory {
     /// UID of the namespace; `None` before it was needed.
     pub namespace_uid: Option<Uid>,
-    last_pods: BTreeMap<InstanceId, Uid>,
+    last_pods: BTreeMap<InstanceId, LastPod>,
     never_selected: BTreeSet<Uid>,
     creations: BTreeMap<InstanceId, Creation>,
     rejected_resizes: BTreeMap<Uid, RevisionName>,

@@ -16,6 +16,7 @@ mod cluster;
 mod decorations;
 mod faults;
 mod kuperator;
+mod losses;
 mod operator;
 mod pace;
 mod rollouts;

@@ -465,7 +465,8 @@ pub(crate) fn pause_message(plan: &Plan) -> String {
     let at = continues_at.as_ref().map(|time| format!("at {}, or ", time.0)).unwrap_or_default();
     format!(
         "step {step} of {steps} of the rollout of revision {revision} is complete; the rollout \
-         continues {at}when the annotation {} is set to {revision}/{step}",
+         continues {at}when the step is approved: kubectl podops rollout approve, or the annotation \
+         {} set to {revision}/{step}",
         well_known::APPROVED_STEP
     )
 }
@@ -478,7 +479,8 @@ pub(crate) fn failures_message(plan: &Plan) -> String {
     let example = failed.first().map(|pod| format!(", for example {pod}")).unwrap_or_default();
     format!(
         "{} Pods of revision {halted} have failed{example}; the rollout stops at {threshold}. Change \
-         the template, or set the annotation {}={halted} to go on",
+         the template, or go on with the revision: kubectl podops rollout resume, or the annotation \
+         {}={halted}",
         failed.len(),
         well_known::RESUME_ROLLOUT
     )

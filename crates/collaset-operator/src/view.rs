@@ -211,8 +211,18 @@ pub struct Observed {
     /// Remembered time before which the next Pod of an instance is not created, because its last
     /// ones have ended within seconds.
     pub creation_due: BTreeMap<InstanceId, Timestamp>,
-    /// Remembered UID of the last Pod of each instance, by instance ID; the Pod may be deleted.
-    pub last_pods: BTreeMap<InstanceId, Uid>,
+    /// Remembered last Pod of each instance, which may be deleted.
+    pub last_pods: BTreeMap<InstanceId, LastPod>,
+}
+
+/// Last observed Pod of an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastPod {
+    /// UID of the Pod.
+    pub uid: Uid,
+    /// Revision of the Pod; `None` if it was being updated, so that its instance goes on with the
+    /// revision of the update.
+    pub revision: Option<RevisionName>,
 }
 
 impl Observed {
@@ -558,6 +568,13 @@ impl PodView {
         self.labels.contains_key(key)
     }
 
+    /// Revision with which the instance goes on if this Pod is lost; `None` if the Pod is being
+    /// updated, so that it is that of the update.
+    #[must_use]
+    pub fn kept_revision(&self) -> Option<&RevisionName> {
+        (!self.is_during(OwnOperation::Update)).then_some(&self.revision)
+    }
+
     /// Revisions from which the Pod was built, or to which it was last updated.
     #[must_use]
     pub fn source(&self) -> PodSource {
@@ -753,14 +770,14 @@ const RECENT: SignedDuration = SignedDuration::from_secs(600);
 /// `last_pods`, soon after their creation, with labels that the selector does not match.
 pub fn record_never_selected(
     never_selected: &mut BTreeSet<Uid>,
-    last_pods: &BTreeMap<InstanceId, Uid>,
+    last_pods: &BTreeMap<InstanceId, LastPod>,
     observed: &Observed,
     now: Timestamp,
 ) {
     let mut unselected = BTreeSet::new();
     // Usually none.
     for pod in observed.all().filter(|pod| !observed.selects(&pod.labels)) {
-        let is_known = last_pods.values().any(|uid| *uid == pod.uid);
+        let is_known = last_pods.values().any(|last| last.uid == pod.uid);
         let is_new = !is_known && now.duration_since(pod.created) < RECENT;
         if is_new || never_selected.contains(&pod.uid) {
             unselected.insert(pod.uid.clone());
@@ -769,20 +786,23 @@ pub fn record_never_selected(
     *never_selected = unselected;
 }
 
-/// Records the UID of the newest Pod of each instance in `known`.
+/// Records the newest Pod of each instance in `known`.
 pub fn record_last_pods<'a>(
-    known: &mut BTreeMap<InstanceId, Uid>,
+    known: &mut BTreeMap<InstanceId, LastPod>,
     pods: impl Iterator<Item = &'a PodView>,
 ) {
     // Newest last, because an instance may have more than one Pod.
     let mut oldest_first: Vec<&PodView> = pods.collect();
     oldest_first.sort_by_key(|pod| pod.created);
     for pod in oldest_first {
-        if let Some(id) = pod.instance
-            && known.get(&id) != Some(&pod.uid)
-            && !(pod.deleting && known.contains_key(&id))
-        {
-            known.insert(id, pod.uid.clone());
+        let Some(id) = pod.instance else { continue };
+        let revision = pod.kept_revision();
+        let is_recorded = known.get(&id).is_some_and(|last| {
+            let is_same = last.uid == pod.uid && last.revision.as_ref() == revision;
+            is_same || pod.deleting
+        });
+        if !is_recorded {
+            known.insert(id, LastPod { uid: pod.uid.clone(), revision: revision.cloned() });
         }
     }
 }

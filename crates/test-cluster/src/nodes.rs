@@ -344,18 +344,22 @@ fn container(
         json!({ "name": name, "image": image, "imageID": image_id, "ready": ready, "started": ready,
             "restartCount": restarts, "state": state, "containerID": id })
     };
-    let fails = match image.rsplit_once(':').map(|(_, tag)| tag) {
+    let tagged = image.split('@').next().unwrap_or_default();
+    let fails = match tagged.rsplit_once(':').map(|(_, tag)| tag) {
         Some("non-exist") => Some("ImagePullBackOff"),
         Some(tag) if tag.contains("crash") => Some("CrashLoopBackOff"),
-        None if image.contains("nonexist") => Some("ImagePullBackOff"),
+        None if tagged.contains("nonexist") => Some("ImagePullBackOff"),
         _ => None,
     };
     if let (Some(reason), true) = (fails, !running) {
-        let stage = if same && waiting == reason { Stage::Failing } else { Stage::Stopping };
-        return (
-            stage,
-            status(false, &image_id, (restarts, &id), json!({ "waiting": { "reason": reason } })),
-        );
+        let stage = if waiting == reason { Stage::Failing } else { Stage::Stopping };
+        let waits = json!({ "waiting": { "reason": reason } });
+        let mut failing = status(false, &image_id, (restarts, &id), waits);
+        // Image and image ID are those of the container that ran last.
+        if let Some(last) = last.filter(|last| !last.image_id.is_empty()) {
+            failing["image"] = json!(last.image);
+        }
+        return (stage, failing);
     }
     if running && same {
         let since = last.and_then(|s| s.state.as_ref()?.running.as_ref()?.started_at.clone());

@@ -7,6 +7,7 @@ mod claims;
 mod conflicts;
 mod decorations;
 mod failure_policy;
+mod histories;
 mod replace;
 mod rolling_update;
 mod rollout;
@@ -18,12 +19,13 @@ use std::process::ExitCode;
 use podops_test_cluster::suite::Suite;
 
 fn main() -> ExitCode {
-    let files: [fn(Suite) -> Suite; 10] = [
+    let files: [fn(Suite) -> Suite; 11] = [
         blocked::add,
         claims::add,
         conflicts::add,
         decorations::add,
         failure_policy::add,
+        histories::add,
         replace::add,
         rolling_update::add,
         rollout::add,

@@ -78,7 +78,7 @@ pub struct RollingUpdate {
 
     /// Maximum number of unavailable Pods: a number, or a percentage of `replicas`, rounded down
     /// but at least 1. The update of an available Pod does not start if that would exceed this
-    /// limit. If unset, `--default-max-unavailable` of collaset-operator applies, which is 25% in the
+    /// limit, and no more Pods than that get a revision that is not available yet. If unset, `--default-max-unavailable` of collaset-operator applies, which is 25% in the
     /// shipped manifests; without it, all updates start at once, and PodTransitionRules control the
     /// pace.
     #[serde(default, skip_serializing_if = "Option::is_none")]

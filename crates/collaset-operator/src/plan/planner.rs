@@ -175,6 +175,7 @@ impl<'a> Planner<'a> {
     pub(super) fn facts<'b>(&'b self, pairs: &'b Pairs<'b>) -> Facts<'b> {
         Facts {
             observed: self.observed,
+            now: self.now,
             revisions: &self.revisions,
             failures: &self.plan.failures,
             partition: self.plan.rollout.partition,
@@ -268,6 +269,28 @@ impl<'a> Planner<'a> {
         }
         self.budget.unavailable = Some(left - 1);
         true
+    }
+
+    /// Consumes the limit of updated Pods that are not available, to update a Pod that is out of
+    /// service; returns false and records the limit if none is left. An available Pod consumes
+    /// `maxUnavailable`, see [`Self::try_interrupt`].
+    pub(super) fn try_unproven(&mut self, pod: &PodView, target: &RevisionName) -> bool {
+        let updated = &self.revisions.updated;
+        let is_updated = *target == *updated && pod.revision != *updated;
+        if !is_updated || pod.has_label(well_known::SERVICE_AVAILABLE) {
+            return true;
+        }
+        match &mut self.budget.unproven {
+            None => true,
+            Some(0) => {
+                self.queue(pod, MAX_UNAVAILABLE);
+                false
+            }
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+        }
     }
 
     /// Consumes `maxSurge` to create a replacement of this Pod; returns false and records the limit

@@ -11,7 +11,7 @@ use podops_api::{
         ByLabel, ByPartition, CollaSetSpec, NamingStrategy, PodNamingSuffixPolicy,
         PodUpgradePolicy, RollingUpdate, ScaleStrategy,
     },
-    ids::{InstanceId, PodName, RevisionName},
+    ids::{InstanceId, PodName, RevisionName, Uid},
     lifecycle::LabelKind,
     resource_context::ContextDetail,
     template::PodTemplate,

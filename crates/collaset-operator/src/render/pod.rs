@@ -46,7 +46,7 @@ fn name(observed: &Observed, id: InstanceId, revision: &RevisionName) -> PodName
     if observed.has_persistent_names() {
         return format!("{}-{id}", observed.name).into();
     }
-    let last_uid = observed.last_pods.get(&id).map_or("", |uid| uid.as_str());
+    let last_uid = observed.last_pods.get(&id).map_or("", |last| last.uid.as_str());
     let seed = format!("{} {id} {revision} {last_uid}", observed.uid);
     let known = observed.pods.len() + observed.orphans.len() + observed.taken_pods.len();
     free_name(

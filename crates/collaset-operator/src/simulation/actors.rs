@@ -16,7 +16,7 @@ const BROKEN_IMAGE: &str = "bad";
 const INFEASIBLE_CPU: &str = "99";
 
 /// Digest reference that a kubelet reports for an image.
-fn image_id(image: &str) -> String {
+pub(super) fn image_id(image: &str) -> String {
     let repository = image.split(['@', ':']).next().unwrap_or_default();
     if let Some((_, digest)) = image.split_once("@sha256:") {
         return format!("{repository}@sha256:{digest}");

@@ -30,16 +30,16 @@ use crate::{
     },
     status::status,
     view::{
-        DryRunResult, DryRuns, Observed, OwnOperation, PodSource, kept_back, record_dry_run,
-        record_last_pods, record_never_selected,
+        DryRunResult, DryRuns, LastPod, Observed, OwnOperation, PodSource, kept_back,
+        record_dry_run, record_last_pods, record_never_selected,
     },
 };
 
 /// In-memory state of the operator, its pending plan and the history that the checks need.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Operator {
-    /// UID of the last Pod of each instance.
-    last_pods: BTreeMap<InstanceId, Uid>,
+    /// Last Pod of each instance.
+    last_pods: BTreeMap<InstanceId, LastPod>,
     never_selected: BTreeSet<Uid>,
     pending: Option<PendingPlan>,
     /// Text of the last plan, for assertion messages.
@@ -351,6 +351,10 @@ impl World {
     fn assert_partition(&self, before: &World, pending: &PendingPlan) {
         let partition = partition(pending);
         if pending.plan.updated == pending.plan.current || partition == 0 {
+            return;
+        }
+        // A lost Pod comes back as it was, also if the partition was raised meanwhile.
+        if pending.observed.spec.paused {
             return;
         }
         let max = pending.observed.replicas().saturating_sub(partition);

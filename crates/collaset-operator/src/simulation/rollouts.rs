@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::{
     Pod, World,
+    actors::image_id,
     decorations::{DecorationEvent, decoration_events},
     template,
 };
@@ -72,8 +73,21 @@ enum Event {
 }
 
 /// The image of the last one never starts.
-const TEMPLATES: [&str; 8] =
-    ["v1", "v2", "v3", "v2+other", "v2#note", "v3@2", "v2!restarted", "bad"];
+const TEMPLATES: [&str; 12] = [
+    "v1",
+    "v2",
+    "v3",
+    "v2+other",
+    "v2#note",
+    "v3@2",
+    "v2!restarted",
+    // Tags of one repository, so that a digest of one could be taken for that of another.
+    "app:1",
+    "app:2",
+    "app:2!restarted",
+    "app:2!again",
+    "bad",
+];
 const POLICIES: [&str; 3] = ["Recreate", "InPlaceIfPossible", "Replace"];
 const ACTIONS: [&str; 3] = ["Halt", "Rollback", "Continue"];
 /// `progressDeadlineSeconds`.
@@ -443,6 +457,11 @@ impl World {
         let at_updated = live.iter().filter(|pod| pod.revision() == updated).count() as u64;
         if partition == 0 {
             assert_eq!(at_updated, replicas, "all Pods are updated");
+            let image = spec["template"]["spec"]["containers"][0]["image"].as_str().unwrap();
+            for pod in live {
+                let running = &pod.0["status"]["containerStatuses"][0]["imageID"];
+                assert_eq!(*running, image_id(image), "{} runs another image", pod.name());
+            }
         } else if current != updated {
             assert_eq!(at_updated, replicas.saturating_sub(partition), "partition {partition}");
         }

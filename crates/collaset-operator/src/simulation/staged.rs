@@ -3,7 +3,7 @@
 use podops_api::well_known;
 use serde_json::{Value, json};
 
-use super::{Pod, World};
+use super::{Pod, World, actors::image_id};
 
 fn world(replicas: i64, spec: Value) -> World {
     let mut world = World::with(spec);
@@ -173,6 +173,29 @@ fn a_restart_and_a_new_image_restart_a_pod_once() {
         world.tick();
     }
     assert_eq!(world.container_ids(), started);
+}
+
+/// The kubelet reports the digest of the image before, until it has restarted the container.
+#[test]
+fn a_restart_during_an_update_runs_the_image_of_the_update() {
+    let mut world = world(1, json!({}));
+    world.set_image("app:1");
+    world.converge();
+    world.set_image("app:2");
+    for _ in 0..6 {
+        world.reconcile();
+        world.lifecycle();
+    }
+    assert_eq!(world.live()[0].image(), "app:2");
+    world.set_image("app:2!again");
+    for _ in 0..6 {
+        world.reconcile();
+        world.lifecycle();
+    }
+    world.converge();
+    let status = &world.live()[0].0["status"]["containerStatuses"][0];
+    assert_eq!(status["imageID"], image_id("app:2"));
+    assert_eq!(world.count("updatedAvailableReplicas"), 1);
 }
 
 #[test]

@@ -109,6 +109,12 @@ impl<'a> Planner<'a> {
             state.wait_for("the restart of containers by another job");
             return;
         }
+        let annotations = pod.annotations.iter().flatten();
+        if annotations.into_iter().any(|(key, _)| key == well_known::LAST_POD_STATUS) {
+            // The digests that the kubelet reports may be those of the images before.
+            state.wait_for("the update of the Pod by its CollaSet");
+            return;
+        }
         let names = containers_of(state.target, pod);
         let listed = pod.containers.iter().enumerate();
         let listed = listed.filter(|(_, container)| names.contains(&container.name.as_str()));

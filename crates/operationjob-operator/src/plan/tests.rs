@@ -256,6 +256,19 @@ fn two_jobs_restart_a_container_once_each() {
     assert_eq!(jobs, ["first", "second", "third"]);
 }
 
+/// Until the CollaSet has finished its update, the kubelet may report the digest of the image
+/// before.
+#[test]
+fn a_restart_waits_for_the_update_of_the_pod() {
+    let mut observed = job("Restart", &["a"], &["a permitted"]);
+    store(&mut observed);
+    assert_eq!(changes(&observed), "Restart a");
+    let pod = Arc::make_mut(observed.pods.get_mut(&PodName::from("a")).unwrap());
+    let updated = [(well_known::LAST_POD_STATUS.to_owned(), "{}".to_owned())];
+    pod.annotations = Some(updated.into());
+    assert_eq!(changes(&observed), "");
+}
+
 #[test]
 fn restarts_take_one_pod_at_a_time_by_default() {
     let pods = ["a available", "b available", "c available"];

@@ -10,11 +10,11 @@ use collaset_operator::{
     render,
     shell::observe_objects,
     status::status,
-    view::{DryRunResult, Observed, OwnOperation, PodSource, record_last_pods},
+    view::{DryRunResult, LastPod, Observed, OwnOperation, PodSource, record_last_pods},
 };
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus},
-    ids::{InstanceId, Uid},
+    ids::InstanceId,
 };
 use podops_client::write::Write;
 
@@ -26,7 +26,7 @@ const OPERATOR: &str = "collaset-operator";
 /// The state that collaset-operator remembers.
 #[derive(Debug, Default)]
 pub(crate) struct CollaSets {
-    last_pods: BTreeMap<InstanceId, Uid>,
+    last_pods: BTreeMap<InstanceId, LastPod>,
     /// Pods that were created as a dry run; each is accepted.
     dry_runs: BTreeMap<PodSource, DryRunResult>,
     settings: Settings,

@@ -169,10 +169,9 @@ impl TestCluster {
         name: &str,
         condition: impl Fn(&Pod) -> bool,
     ) -> anyhow::Result<()> {
-        let fulfilled = await_condition(self.pods(), name, |pod: Option<&Pod>| {
-            pod.is_some_and(&condition)
-        });
-        match tokio::time::timeout(TIMEOUT, fulfilled).await {
+        let fulfilled =
+            await_condition(self.pods(), name, |pod: Option<&Pod>| pod.is_some_and(&condition));
+        match tokio::time::timeout(TIMEOUT, Box::pin(fulfilled)).await {
             Ok(fulfilled) => fulfilled.map(drop).with_context(|| format!("watching Pod {name}")),
             Err(_) => bail!("{name} after {TIMEOUT:?}: {:#?}", self.pods().get(name).await?),
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
 use podops_api::ids::PodName;
 
 use super::{failures::Failures, pairs::Pairs, revisions::Revisions};
@@ -10,6 +11,7 @@ use crate::view::{Observed, PodView};
 /// Read-only facts of one reconcile.
 pub(in crate::plan) struct Facts<'a> {
     pub(in crate::plan) observed: &'a Observed,
+    pub(in crate::plan) now: Timestamp,
     pub(in crate::plan) revisions: &'a Revisions<'a>,
     pub(in crate::plan) failures: &'a Failures,
     /// Number of instances that stay at older revisions.

@@ -93,6 +93,15 @@ pub fn is_changed(pod: &PodView) -> bool {
     last_pod_status(pod) != LastPodStatus::default()
 }
 
+/// Returns whether the kubelet reports the container as it was before the update under way: the
+/// digest is then that of the image before.
+pub(in crate::plan) fn is_report_outdated(pod: &PodView, container: &Container) -> bool {
+    let last = last_pod_status(pod);
+    last.container_states.get(&container.name).is_some_and(|state| {
+        container.image != state.last_image && !has_rerun(pod, container, state)
+    })
+}
+
 /// Returns the status recorded before the update under way; empty if missing or invalid.
 #[must_use]
 pub fn last_pod_status(pod: &PodView) -> LastPodStatus {

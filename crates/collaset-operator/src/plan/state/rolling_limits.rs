@@ -1,16 +1,16 @@
 //! Limits of a rolling update: `maxUnavailable` and `maxSurge`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use podops_api::{
     collaset::PodUpgradePolicy,
-    ids::PodName,
+    ids::{InstanceId, PodName},
     int_or_percent::{Rounding, resolve},
     lifecycle, well_known,
 };
 
-use super::facts::Facts;
+use super::{facts::Facts, instance_ids::Instances};
 use crate::view::{Observed, PodView};
 
 /// Remaining budget of this reconcile; `None` if the spec sets no limit.
@@ -18,6 +18,8 @@ use crate::view::{Observed, PodView};
 pub(in crate::plan) struct Budget {
     /// Number of in-service Pods that may still be taken out of service.
     pub(in crate::plan) unavailable: Option<usize>,
+    /// Number of Pods out of service that may still be updated, from [`unproven_left`].
+    pub(in crate::plan) unproven: Option<usize>,
     /// True if more Pods are out of service than `maxUnavailable` allows.
     pub(in crate::plan) exceeded: bool,
     /// Number of surge Pods that may still be created.
@@ -26,8 +28,12 @@ pub(in crate::plan) struct Budget {
 
 impl Budget {
     /// Computes the rest of `rollingUpdate.maxUnavailable` and `.maxSurge` for the counted Pods.
-    pub(in crate::plan) fn read(facts: &Facts<'_>, counted: &[&PodView], now: Timestamp) -> Self {
-        let observed = facts.observed;
+    pub(in crate::plan) fn read(
+        facts: &Facts<'_>,
+        counted: &[&PodView],
+        unproven: Option<usize>,
+    ) -> Self {
+        let Facts { observed, now, .. } = *facts;
         let max_unavailable = max_unavailable(observed);
         let in_service = counted
             .iter()
@@ -36,6 +42,7 @@ impl Budget {
         let out_of_service = observed.replicas().saturating_sub(in_service);
         Self {
             unavailable: max_unavailable.map(|limit| limit.saturating_sub(out_of_service)),
+            unproven,
             exceeded: max_unavailable.is_some_and(|limit| out_of_service > limit),
             surge: surge(facts, counted),
         }
@@ -50,6 +57,36 @@ pub(crate) fn max_unavailable(observed: &Observed) -> Option<usize> {
     let replaces = observed.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
     let pods = resolve(limit, observed.replicas(), Rounding::Down);
     Some(pods.max(usize::from(!replaces)))
+}
+
+/// Number of further instances that may get the updated revision while they are out of service:
+/// `maxUnavailable` less those that are updated and not available yet. A revision that does not
+/// run takes no more Pods than that, also of those that are lost or not available for another
+/// reason. `None` for no limit, and if no other revision is left.
+pub(in crate::plan) fn unproven_left(
+    facts: &Facts<'_>,
+    instances: &Instances,
+    pods: &BTreeMap<InstanceId, &PodView>,
+) -> Option<usize> {
+    let Facts { observed, now, .. } = *facts;
+    let updated = &facts.revisions.updated;
+    if facts.revisions.current == *updated {
+        return None;
+    }
+    let limit = max_unavailable(observed)?;
+    let unproven = instances.own.keys().filter(|id| match pods.get(id) {
+        _ if instances.is_surge(**id) => false,
+        Some(pod) => {
+            let is_updated = pod.kept_revision().is_none_or(|kept| kept == updated);
+            is_updated && !observed.is_available(pod, now)
+        }
+        None if instances.is_new(**id) => false,
+        None => {
+            let last = observed.last_pods.get(id).and_then(|last| last.revision.clone());
+            last.or_else(|| instances.revision(**id)).is_none_or(|next| next == *updated)
+        }
+    });
+    Some(limit.saturating_sub(unproven.count()))
 }
 
 /// Number of surge Pods that `maxSurge` still permits.

@@ -12,7 +12,7 @@ use podops_api::{
 
 use super::{
     decorations::Decorator, facts::Facts, failures::Response, instance_ids::Instances,
-    last_status::is_changed, pairs::Pairs,
+    last_status::is_changed, pairs::Pairs, rolling_limits::unproven_left,
 };
 use crate::{
     decoration::applied::AppliedDecorations,
@@ -28,6 +28,8 @@ pub(in crate::plan) struct Targets {
     sources: BTreeMap<InstanceId, PodSource>,
     /// Instances whose next Pod waits for the revision of a decoration.
     waiting: BTreeMap<InstanceId, DecorationName>,
+    /// Number of instances out of service that may still be updated.
+    pub(in crate::plan) unproven_left: Option<usize>,
 }
 
 impl Targets {
@@ -58,6 +60,7 @@ impl Targets {
             observed.active().filter_map(|pod| Some((pod.instance?, pod))).collect();
         let counted = counted(instances, &pods, facts.pairs);
         let scope = scope(facts, instances, &pods, &counted);
+        let mut unproven_left = unproven_left(facts, instances, &pods);
         let is_rolled_back = facts.failures.response == Response::Rollback;
         let rolls_back = !observed.is_by_label() || is_rolled_back;
         let updated = &facts.revisions.updated;
@@ -70,6 +73,7 @@ impl Targets {
             let known = pod.map(|pod| pod.revision.clone()).or_else(|| instances.revision(id));
             let revision = known.unwrap_or_else(|| updated.clone());
             let is_next = pod.is_none_or(|pod| pod.deleting || pod.terminal);
+            let is_new = pod.is_none() && instances.is_new(id);
             let target = if is_next && facts.failures.forbids(updated, current) {
                 current.clone()
             } else if observed.spec.paused && is_next {
@@ -77,8 +81,19 @@ impl Targets {
                 let recorded = instances.revision(id).filter(|_| !instances.is_new(id));
                 recorded.unwrap_or_else(|| current.clone())
             } else if scope.contains(&id) {
-                updated.clone()
-            } else if pod.is_none() && instances.is_new(id) {
+                let before =
+                    if is_new { Some(current) } else { lost_revision(facts, id, pod.copied()) };
+                let before = before.filter(|before| is_next && *before != updated);
+                match (before, &mut unproven_left) {
+                    // Updated later.
+                    (Some(before), Some(0)) => before.clone(),
+                    (Some(_), Some(left)) => {
+                        *left -= 1;
+                        updated.clone()
+                    }
+                    _ => updated.clone(),
+                }
+            } else if is_new {
                 if revision == *updated && !rolls_back { revision } else { current.clone() }
             } else if pod.is_none() && is_update_rejected(facts, &revision) {
                 updated.clone()
@@ -103,8 +118,21 @@ impl Targets {
             let source = PodSource { revision: target, decorations: fitting.applied };
             targets.sources.insert(id, source);
         }
+        targets.unproven_left = unproven_left;
         targets
     }
+}
+
+/// Revision of the last Pod of an instance that was lost; `None` if it was deleted for an update,
+/// or is not known, as after a restart of the operator.
+fn lost_revision<'a>(
+    facts: &'a Facts<'_>,
+    id: InstanceId,
+    pod: Option<&'a PodView>,
+) -> Option<&'a RevisionName> {
+    let remembered = || facts.observed.last_pods.get(&id)?.revision.as_ref();
+    let revision = pod.map_or_else(remembered, PodView::kept_revision);
+    revision.filter(|revision| facts.revisions.has(revision))
 }
 
 /// Returns whether the API server rejects the next Pod of an instance whose Pod was deleted for an
@@ -145,6 +173,8 @@ fn scope(
         let included = pods.iter().filter(|(_, pod)| pod.has_label(well_known::UPDATE_INCLUDED));
         return included.map(|(id, _)| *id).collect();
     }
+    let current = &facts.revisions.current;
+    let updated = &facts.revisions.updated;
     let count = match facts.partition {
         0 => usize::MAX,
         partition => observed.replicas().saturating_sub(partition),
@@ -155,7 +185,13 @@ fn scope(
     if count >= order.len() {
         return order.into_iter().collect();
     }
-    let updated = &facts.revisions.updated;
+    if current == updated {
+        // Those that the partition keeps back return to this revision, too. A Pod without a
+        // revision, for example one that was included, counts as one of the current revision.
+        let has_revision =
+            |id: &InstanceId| pods.get(id).is_none_or(|pod| !pod.revision.is_empty());
+        return order.into_iter().filter(has_revision).collect();
+    }
     order.sort_by_cached_key(|id| {
         let pod = pods.get(id).copied();
         // The revision of an instance without a Pod is that of its next Pod.
@@ -166,7 +202,11 @@ fn scope(
         // would exceed the limit until they are deleted.
         let is_not_created = !is_old && pod.is_none_or(|pod| pod.terminal || pod.deleting);
         let changes_revision = pod.is_some_and(|pod| is_changing_revision(pod, updated));
-        (is_old, is_not_created, is_old != changes_revision, priority(pod))
+        // The partition keeps Pods at the current revision back, not those of a rollout that was
+        // abandoned for this one.
+        let is_current =
+            known.as_ref() == Some(current) || known.as_ref().is_some_and(|known| known.is_empty());
+        (is_old, is_not_created, is_old != changes_revision, is_current, priority(pod))
     });
     order.into_iter().take(count).collect()
 }

@@ -17,7 +17,9 @@ use crate::{
         planner::{Blocker, Planner},
         state::{
             instance_ids::Instances,
-            last_status::{LastPodStatus, is_finished, last_pod_status, missing},
+            last_status::{
+                LastPodStatus, is_finished, is_report_outdated, last_pod_status, missing,
+            },
             pairs::Pairs,
             targets::{Targets, priority},
         },
@@ -143,6 +145,14 @@ impl StepMethod {
         self.method
     }
 
+    /// Returns whether a container to restart has not been reported with its present image. Its
+    /// other reference would name the image before.
+    fn awaits_report(&self, pod: &PodView) -> bool {
+        let mut restarted =
+            pod.containers.iter().filter(|container| self.restarted.contains(&container.name));
+        restarted.any(|container| is_report_outdated(pod, container))
+    }
+
     fn can_restart(&self, pod: &PodView) -> bool {
         pod.containers.iter().all(|container| {
             !self.restarted.contains(&container.name) || pod.restart_image(container).is_some()
@@ -198,7 +208,11 @@ fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, targ
             // Decorations that the API server rejects would leave the Pod out of service.
             let is_checked = recreates || pod.decorations != target.decorations;
             let may_begin = !is_checked || dry_run::is_accepted(planner, target);
-            if may_begin && planner.capacity_left() > 0 && planner.try_interrupt(pod) {
+            if may_begin
+                && planner.capacity_left() > 0
+                && planner.try_unproven(pod, &target.revision)
+                && planner.try_interrupt(pod)
+            {
                 let end = if recreates { OperationEnd::PodDeleted } else { OperationEnd::PodKept };
                 planner.change_pod(pod, PodChange::Begin { operation, end });
             }
@@ -255,6 +269,8 @@ fn apply_update(
     target: &PodSource,
 ) {
     let operation = OwnOperation::Update;
+    let step = SourceStep { from: pod.source(), to: target.clone() };
+    let awaits_report = methods.get(&step).is_some_and(|method| method.awaits_report(pod));
     match chosen_method(planner, pod, methods, target) {
         Ok(UpdateMethod::Recreate) if dry_run::is_accepted(planner, target) => {
             planner.change_pod(pod, PodChange::Delete { operation });
@@ -266,7 +282,7 @@ fn apply_update(
             }
         }
         // Before a container ran, its old state could not be distinguished from the new one.
-        Ok(UpdateMethod::InPlace) if is_starting(pod) => {}
+        Ok(UpdateMethod::InPlace) if is_starting(pod) || awaits_report => {}
         Ok(UpdateMethod::Annotations | UpdateMethod::Labels | UpdateMethod::InPlace) => {
             let to = target.clone();
             let mode = ApplyMode::UnderOperation;

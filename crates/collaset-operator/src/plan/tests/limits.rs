@@ -3,7 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{plan::action::PodChange, view::OwnOperation};
+use crate::{
+    plan::action::PodChange,
+    view::{LastPod, OwnOperation},
+};
 
 proptest! {
     /// In any state of the Pods, a plan requests no more scale-ins than the surplus, creates no
@@ -96,4 +99,65 @@ fn a_percentage_that_updates_all_of_few_pods_promotes_nothing() {
     };
     assert_eq!(partition("50%"), "v1");
     assert_eq!(partition("0%"), "v2");
+}
+
+/// Edits a spec to v2 with `maxUnavailable: 1`.
+fn to_v2_one_by_one(spec: &mut CollaSetSpec) {
+    to_v2(spec);
+    let mut rolling = rolling(None, false);
+    rolling.as_mut().unwrap().max_unavailable = Some(IntOrString::Int(1));
+    spec.update_strategy.rolling_update = rolling;
+}
+
+/// Text of the actions after the Pods of these instances, at these revisions, were lost.
+fn after_loss(pods: &str, lost: &[(i64, &str)]) -> String {
+    let mut observed = observed(4, pods, to_v2_one_by_one);
+    for (id, revision) in lost {
+        let uid = Uid::from(format!("uid-{id}").as_str());
+        let pod = LastPod { uid, revision: Some((*revision).into()) };
+        observed.last_pods.insert(InstanceId(*id), pod);
+        // As recorded at the beginning of the rollout.
+        let entries = &mut observed.contexts.as_mut().unwrap().entries;
+        let entry = entries.iter_mut().find(|entry| entry.id == InstanceId(*id)).unwrap();
+        entry.data.insert(well_known::context::REVISION.to_owned(), "v2".to_owned());
+    }
+    action_text(&observed)
+}
+
+/// Otherwise a template that does not start takes each Pod that is not available for a moment.
+#[test]
+fn a_bad_revision_takes_no_pod_that_is_out_of_service() {
+    let text = |first: &str| {
+        let pods = format!("{first}, 1 v1 ready available, 2 v1 ready available, 3 v1");
+        action_text(&observed(4, &pods, to_v2_one_by_one))
+    };
+    assert_eq!(text("0 v2"), "");
+    assert_eq!(text("0 v1 update:permitted"), "apply web-0 v2");
+    assert_eq!(text("0 v2 ready available"), "begin update web-3");
+}
+
+/// Otherwise a template that does not start takes each Pod that is lost, until none is left.
+#[test]
+fn lost_pods_come_back_as_they_were_during_a_bad_rollout() {
+    let left = "1 v1 ready available, 2 v1 ready available";
+    assert_eq!(after_loss(&format!("0 v2, {left}"), &[(3, "v1")]), "create 3 v1");
+    assert_eq!(after_loss(&format!("0 v2 ready available, {left}"), &[(3, "v1")]), "create 3 v2");
+    let all = after_loss("", &[(0, "v2"), (1, "v1"), (2, "v1"), (3, "v1")]);
+    assert_eq!(all, "create 0 v2, create 1 v1, create 2 v1, create 3 v1");
+    // One of them takes the place of the updated one.
+    let all = after_loss("", &[(0, "v1"), (1, "v1"), (2, "v1"), (3, "v1")]);
+    assert_eq!(all, "create 0 v2, create 1 v1, create 2 v1, create 3 v1");
+}
+
+#[test]
+fn new_pods_have_the_current_revision_during_a_bad_rollout() {
+    let scaled_out = |first: &str| {
+        let pods = format!("{first}, 1 v1 ready available, 2 v1 ready available");
+        let mut observed = observed(4, &pods, to_v2_one_by_one);
+        let entries = &mut observed.contexts.as_mut().unwrap().entries;
+        entries.retain(|entry| entry.id != InstanceId(3));
+        action_text(&observed)
+    };
+    assert_eq!(scaled_out("0 v2"), "create 3 v1");
+    assert_eq!(scaled_out("0 v2 ready available"), "create 3 v2");
 }

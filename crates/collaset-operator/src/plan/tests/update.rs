@@ -19,6 +19,26 @@ fn the_partition_is_the_number_of_pods_not_updated() {
     check(3, "0 v2 ready, 1 v1, 2 v1 ready", edit, "");
 }
 
+/// The partition keeps Pods at the current revision; a rollout that was abandoned for this one
+/// leaves none of its own.
+#[test]
+fn pods_of_an_abandoned_rollout_are_updated_first() {
+    let edit = |spec: &mut CollaSetSpec| {
+        to_v2(spec);
+        spec.update_strategy.rolling_update = rolling(Some(1), false);
+    };
+    let text = |mut observed: Observed| {
+        observed.revisions.extend(revisions_by_name([revision("v0", 0, "v0")]));
+        action_text(&observed)
+    };
+    assert_eq!(text(observed(2, "0 v0 ready, 1 v1", edit)), "begin update web-0");
+    // The template is that of the current revision again.
+    let keep_one = |spec: &mut CollaSetSpec| {
+        spec.update_strategy.rolling_update = rolling(Some(1), false);
+    };
+    assert_eq!(text(observed(3, "0 v0 ready, 1 v1, 2 v1", keep_one)), "begin update web-0");
+}
+
 #[test]
 fn by_label_updates_only_labelled_pods() {
     let edit = |spec: &mut CollaSetSpec| {

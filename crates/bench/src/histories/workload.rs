@@ -1,0 +1,223 @@
+//! Two workloads with the same fields: a native one, and a CollaSet.
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ApiResource, DeleteParams, DynamicObject, EvictParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use super::user::{Desired, Harm, Native};
+
+/// Progress deadline of Deployments and of the CollaSets that are compared with them, in seconds.
+pub(super) const DEADLINE: u64 = 5;
+
+/// Kind of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Native(Native),
+    CollaSet,
+}
+
+impl Kind {
+    pub(super) fn resource(self) -> ApiResource {
+        let (group, version, kind, plural) = match self {
+            Self::Native(Native::Deployment) => ("apps", "v1", "Deployment", "deployments"),
+            Self::Native(Native::StatefulSet) => ("apps", "v1", "StatefulSet", "statefulsets"),
+            Self::CollaSet => ("apps.kusionstack.io", "v1alpha1", "CollaSet", "collasets"),
+        };
+        let gvk = kube::core::GroupVersionKind::gvk(group, version, kind);
+        ApiResource::from_gvk_with_plural(&gvk, plural)
+    }
+}
+
+/// What stays the same during a history.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setup {
+    pub(super) native: Native,
+    /// `podUpgradePolicy` of the CollaSet.
+    pub(super) policy: &'static str,
+    /// Retention of claims when scaled and when deleted.
+    pub(super) retention: [&'static str; 2],
+}
+
+/// One of the two workloads of a history.
+pub(super) struct Workload {
+    pub(super) kind: Kind,
+    pub(super) name: String,
+    setup: Setup,
+    objects: Api<DynamicObject>,
+    pods: Api<Pod>,
+    claims: Api<PersistentVolumeClaim>,
+}
+
+impl Workload {
+    pub(super) fn new(
+        client: &Client,
+        namespace: &str,
+        kind: Kind,
+        name: String,
+        setup: Setup,
+    ) -> Self {
+        Self {
+            objects: Api::namespaced_with(client.clone(), namespace, &kind.resource()),
+            pods: Api::namespaced(client.clone(), namespace),
+            claims: Api::namespaced(client.clone(), namespace),
+            kind,
+            name,
+            setup,
+        }
+    }
+
+    pub(super) const fn setup(&self) -> Setup {
+        self.setup
+    }
+
+    /// Creates the object.
+    pub(super) async fn create(&self, desired: &Desired) -> anyhow::Result<()> {
+        let spec = merge(self.constant(), self.written(desired));
+        let resource = self.kind.resource();
+        let object = DynamicObject::new(&self.name, &resource).data(json!({ "spec": spec }));
+        self.objects.create(&PostParams::default(), &object).await?;
+        Ok(())
+    }
+
+    /// Writes the fields of the user, and returns the generation after it.
+    pub(super) async fn write(&self, desired: &Desired) -> anyhow::Result<i64> {
+        let patch = Patch::Merge(json!({ "spec": self.written(desired) }));
+        let object = self.objects.patch(&self.name, &PatchParams::default(), &patch).await?;
+        object.metadata.generation.context("an object without generation")
+    }
+
+    /// Deletes the object in the background, as `kubectl delete` does.
+    pub(super) async fn delete(&self) -> anyhow::Result<()> {
+        self.objects.delete(&self.name, &DeleteParams::background()).await?;
+        Ok(())
+    }
+
+    /// Changes a Pod.
+    pub(super) async fn harm(&self, harm: Harm, pod: &Pod) -> anyhow::Result<()> {
+        let name = pod.name_any();
+        let params = PatchParams::default();
+        match harm {
+            Harm::Delete | Harm::DeleteAll => {
+                self.pods.delete(&name, &DeleteParams::default()).await?;
+            }
+            Harm::Evict => {
+                self.pods.evict(&name, &EvictParams::default()).await?;
+            }
+            Harm::Fail => {
+                let unready = json!({ "type": "Ready", "status": "False" });
+                let status =
+                    json!({ "phase": "Failed", "reason": "Evicted", "conditions": [unready] });
+                let patch = Patch::Strategic(json!({ "status": status }));
+                self.pods.patch_status(&name, &params, &patch).await?;
+            }
+            Harm::Release => {
+                let labels = json!({ "app": format!("{}-released", self.name) });
+                let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
+                self.pods.patch(&name, &params, &patch).await?;
+            }
+            Harm::LoseClaim => {
+                let claim = claim_of(pod).context("a Pod without claim")?;
+                self.claims.delete(claim, &DeleteParams::default()).await?;
+                self.pods.delete(&name, &DeleteParams::default()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fields of the spec that no user changes.
+    fn constant(&self) -> Value {
+        let mut spec = json!({ "selector": { "matchLabels": { "app": self.name } } });
+        let is_stateful = self.setup.native == Native::StatefulSet;
+        let [scaled, deleted] = self.setup.retention;
+        let retention = json!({ "whenScaled": scaled, "whenDeleted": deleted });
+        if is_stateful {
+            let resources = json!({ "requests": { "storage": "1Gi" } });
+            spec["volumeClaimTemplates"] = json!([{
+                "metadata": { "name": "data" },
+                "spec": { "accessModes": ["ReadWriteOnce"], "resources": resources },
+            }]);
+        } else {
+            spec["progressDeadlineSeconds"] = json!(DEADLINE);
+        }
+        match self.kind {
+            Kind::Native(Native::Deployment) => {
+                let rolling = json!({ "maxSurge": 0, "maxUnavailable": 1 });
+                spec["strategy"] = json!({ "type": "RollingUpdate", "rollingUpdate": rolling });
+            }
+            Kind::Native(Native::StatefulSet) => {
+                spec["serviceName"] = json!(self.name);
+                spec["podManagementPolicy"] = json!("Parallel");
+                spec["persistentVolumeClaimRetentionPolicy"] = retention;
+            }
+            Kind::CollaSet if is_stateful => {
+                let names = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
+                spec["namingStrategy"] = names;
+                spec["scaleStrategy"] =
+                    json!({ "persistentVolumeClaimRetentionPolicy": retention });
+            }
+            Kind::CollaSet => {}
+        }
+        spec
+    }
+
+    /// Fields of the spec that a user changes.
+    fn written(&self, desired: &Desired) -> Value {
+        let template = &desired.template;
+        let mounts = match self.setup.native {
+            Native::Deployment => json!([]),
+            Native::StatefulSet => json!([{ "name": "data", "mountPath": "/data" }]),
+        };
+        let container = json!({
+            "name": "web",
+            "image": template.image,
+            "env": [{ "name": "VARIABLE", "value": template.variable.to_string() }],
+            "volumeMounts": mounts,
+        });
+        let template = json!({
+            "metadata": {
+                "labels": { "app": self.name, "version": template.label.to_string() },
+                "annotations": {
+                    "note": template.annotation.to_string(),
+                    "kubectl.kubernetes.io/restartedAt": template.restart.to_string(),
+                },
+            },
+            "spec": { "terminationGracePeriodSeconds": 0, "containers": [container] },
+        });
+        let mut spec = json!({ "replicas": desired.replicas, "template": template });
+        let partition = desired.partition;
+        match self.kind {
+            Kind::Native(Native::Deployment) => spec["paused"] = json!(desired.paused),
+            Kind::Native(Native::StatefulSet) => {
+                spec["updateStrategy"] = json!({ "rollingUpdate": { "partition": partition } });
+            }
+            Kind::CollaSet => {
+                spec["paused"] = json!(desired.paused);
+                spec["updateStrategy"] = json!({
+                    "podUpgradePolicy": self.setup.policy,
+                    "rollingUpdate":
+                        { "byPartition": { "partition": partition }, "maxUnavailable": 1 },
+                });
+            }
+        }
+        spec
+    }
+}
+
+/// Name of the claim that a Pod mounts.
+pub(super) fn claim_of(pod: &Pod) -> Option<&str> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let mut claims = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    claims.next().map(|claim| claim.claim_name.as_str())
+}
+
+/// Adds the fields of an object to those of another one.
+fn merge(mut to: Value, from: Value) -> Value {
+    if let (Some(to), Value::Object(from)) = (to.as_object_mut(), from) {
+        to.extend(from);
+    }
+    to
+}
