@@ -123,7 +123,10 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
-    /// Wait until a rollout is complete; fails if it does not complete
+    /// Wait until a rollout is complete
+    ///
+    /// The exit status is 1 if the rollout has failed, and 3 if it is paused until a user resumes
+    /// or approves it.
     Status {
         /// Name of the CollaSet
         #[arg(value_parser = set_name)]
@@ -297,7 +300,10 @@ pub enum Rollout {
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
-    /// Wait until a rollout is complete; fails if it does not complete
+    /// Wait until a rollout is complete
+    ///
+    /// The exit status is 1 if the rollout has failed, and 3 if it is paused until a user resumes
+    /// or approves it.
     Status {
         /// Name of the CollaSet
         #[arg(value_parser = set_name)]

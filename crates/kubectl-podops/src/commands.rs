@@ -172,7 +172,10 @@ async fn node_explanation(session: &Session, name: &str) -> anyhow::Result<Optio
     Ok(Some(explain_node(&node, &pods, &by_namespace, clock::now())))
 }
 
-/// Waits until a rollout is complete.
+/// Exit status of a rollout that does not continue without its user.
+const WAITS_FOR_USER: u8 = 3;
+
+/// Waits until a rollout is complete, or does not continue by itself.
 pub(crate) async fn status(
     session: &Session,
     set: &str,
@@ -198,6 +201,10 @@ pub(crate) async fn status(
                 return Ok(ExitCode::SUCCESS);
             }
             Progress::Failed(message) => bail!("{message}"),
+            Progress::WaitsForUser(message) => {
+                print_line(&message)?;
+                return Ok(ExitCode::from(WAITS_FOR_USER));
+            }
             Progress::Waiting(message) if message != shown => {
                 print_line(&message)?;
                 shown = message;
@@ -215,7 +222,8 @@ pub(crate) async fn rollout(session: &Session, command: Rollout) -> anyhow::Resu
             let object = session.set(&set).await?;
             let revisions = revisions(session, &object).await?;
             let revision = previous(&object, &revisions, to_revision)?;
-            let done = format!("returns to revision {} ({})", revision.number, revision.name);
+            let rollout::Revision { number, name, images, .. } = revision;
+            let done = format!("returns to revision {number} ({name}): {}", images.join(", "));
             (set, json_patch(rollout::undo(revision))?, done)
         }
         Rollout::Pause { set } => (set, Patch::Merge(rollout::pause()), "paused".to_owned()),

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::counted::counted;
+
 /// Remedy for objects of an installation that are missing.
 pub(crate) const INSTALL: &str = "apply the manifests of your installation again";
 
@@ -86,6 +88,6 @@ impl fmt::Display for Findings {
         }
         let errors = self.count(Level::Error);
         let warnings = self.count(Level::Warning);
-        writeln!(f, "{errors} errors, {warnings} warnings")
+        writeln!(f, "{}, {}", counted(errors, "error"), counted(warnings, "warning"))
     }
 }

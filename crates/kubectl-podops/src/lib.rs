@@ -7,6 +7,7 @@
 //! `answer` reads why the API server rejected a request.
 
 pub mod cli;
+mod counted;
 pub mod target;
 
 pub mod check;

@@ -59,6 +59,9 @@ pub struct Entry {
     pub at: Timestamp,
     /// Lane in which the entry is shown.
     pub lane: Lane,
+    /// Position among the entries of one instant: stages follow each other within a millisecond.
+    #[serde(skip)]
+    pub stage: usize,
     /// Description, for people.
     pub text: String,
 }
@@ -104,14 +107,25 @@ impl Trace {
     }
 
     fn add(&mut self, at: Option<Timestamp>, lane: Lane, text: impl Into<String>) {
+        self.add_stage(at, lane, 0, text);
+    }
+
+    fn add_stage(
+        &mut self,
+        at: Option<Timestamp>,
+        lane: Lane,
+        stage: usize,
+        text: impl Into<String>,
+    ) {
         if let Some(at) = at {
-            self.entries.insert(Entry { at, lane, text: text.into() });
+            self.entries.insert(Entry { at, lane, stage, text: text.into() });
         }
     }
 
     fn add_operations(&mut self, labels: &Labels) {
         let available = labels.get(well_known::SERVICE_AVAILABLE);
-        self.add(available.and_then(|stamp| time(stamp)), Lane::Operation, "in service");
+        let available = available.and_then(|stamp| time(stamp));
+        self.add_stage(available, Lane::Operation, STAGES.len() + 1, "in service");
         // Labels that cannot be parsed are explained by `explain`.
         let Ok(lifecycle) = PodLifecycle::parse(labels) else { return };
         for (id, operation) in &lifecycle.operations {
@@ -126,14 +140,15 @@ impl Trace {
             let name = operation_name(&record.id, Some(&record.operation_type));
             self.add_stages(&name, |kind| record.time(kind));
             if let Some((result, at)) = record.end() {
-                self.add(Some(at), Lane::Operation, format!("{name}: {}", result.as_str()));
+                let text = format!("{name}: {}", result.as_str());
+                self.add_stage(Some(at), Lane::Operation, STAGES.len(), text);
             }
         }
     }
 
     fn add_stages(&mut self, name: &str, time: impl Fn(LabelKind) -> Option<Timestamp>) {
-        for (kind, stage) in STAGES {
-            self.add(time(kind), Lane::Operation, format!("{name}: {stage}"));
+        for (position, (kind, stage)) in STAGES.into_iter().enumerate() {
+            self.add_stage(time(kind), Lane::Operation, position, format!("{name}: {stage}"));
         }
     }
 
@@ -220,7 +235,7 @@ fn time(stamp: &str) -> Option<Timestamp> {
 pub fn lines(trace: &Trace) -> Vec<String> {
     let mut lines = vec![format!("{:<24} {:>9}  {:<9}  EVENT", "TIME", "AFTER", "WHAT")];
     let mut before = None;
-    for Entry { at, lane, text } in &trace.entries {
+    for Entry { at, lane, text, .. } in &trace.entries {
         let after = before
             .map(|before: Timestamp| format!("{:.3}s", at.duration_since(before).as_secs_f64()));
         let after = after.unwrap_or_default();

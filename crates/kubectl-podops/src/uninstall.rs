@@ -12,8 +12,9 @@ use clap::ValueEnum;
 
 pub use step::{Change, Step};
 
-use crate::installation::{
-    CUSTOM, Installation, OPERATORS, Object, defines_custom, is_of_kuperator,
+use crate::{
+    counted::counted,
+    installation::{CUSTOM, Installation, OPERATORS, Object, defines_custom, is_of_kuperator},
 };
 
 /// Flag and environment variable of consist-operator for employers other than Services.
@@ -191,7 +192,11 @@ fn delete_sets(installation: &Installation) -> Result<Next, Refusal> {
     }
     let steps = deletions(installation.of("CollaSet"));
     let pods = installation.of("Pod").filter(|pod| release::is_owned(pod)).count();
-    let waiting = format!("waiting for {pods} Pods of {count} CollaSets to be deleted");
+    let waiting = format!(
+        "waiting for {} of {} to be deleted",
+        counted(pods, "Pod"),
+        counted(count, "CollaSet")
+    );
     Ok(if steps.is_empty() { Next::Wait(waiting) } else { Next::Steps(steps) })
 }
 
@@ -221,13 +226,18 @@ fn is_installed(object: &Object, installation: &Installation) -> bool {
 fn stop_operators(installation: &Installation) -> Next {
     let deployments = deletions(installation.installed("Deployment"));
     let pods = installation.installed("Pod").count();
-    let running = OPERATORS.len() - installation.absent_operators.len();
+    let running = OPERATORS.iter().filter(|operator| !installation.is_absent(operator));
+    let running: Vec<&str> = running.copied().collect();
     if !deployments.is_empty() {
         Next::Steps(deployments)
     } else if pods > 0 {
-        Next::Wait(format!("waiting for {pods} Pods of operators to end"))
-    } else if running > 0 {
-        Next::Wait(format!("waiting for the Leases of {running} operators to expire"))
+        Next::Wait(format!("waiting for {} of operators to end", counted(pods, "Pod")))
+    } else if !running.is_empty() {
+        let names = running.join(", ");
+        Next::Wait(format!(
+            "waiting for the Leases of {names} in namespace {} to expire",
+            installation.operator_namespace
+        ))
     } else {
         Next::Done
     }

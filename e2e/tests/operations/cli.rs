@@ -477,7 +477,8 @@ async fn commands_change_and_show_a_rollout() {
     assert!(done.ends_with("collaset/web: complete, 3 Pods available\n"), "{done}");
     let history = output(&cluster, &["rollout", "history", "web"]);
     assert!(history.contains("nginx:2 (template)"), "{history}");
-    output(&cluster, &["rollout", "undo", "collaset/web"]);
+    let undone = output(&cluster, &["rollout", "undo", "collaset/web"]);
+    assert!(undone.ends_with("): nginx:1\n"), "{undone}");
     output(&cluster, &["status", "web", "--timeout", "60"]);
     let pods = cluster.pods_of("web").await.unwrap();
     assert!(pods.iter().all(|pod| image(pod) == "nginx:1"));
@@ -488,8 +489,10 @@ async fn commands_change_and_show_a_rollout() {
     assert!(cluster.pods_of("web").await.unwrap().iter().all(|pod| restarts(pod) >= 3));
     output(&cluster, &["rollout", "pause", "web"]);
     output(&cluster, &["rollout", "set-image", "web", "web=nginx:3"]);
-    let waiting = error(&cluster, &["status", "web", "--timeout", "8"]);
-    assert!(waiting.starts_with("Error: timed out after 8s; collaset/web: Paused"), "{waiting}");
+    let paused = podops(&cluster, &["status", "web", "--timeout", "60"]);
+    let text = String::from_utf8(paused.stdout).unwrap();
+    assert_eq!(paused.status.code(), Some(3), "{text}");
+    assert!(text.ends_with("to continue: kubectl podops rollout resume web\n"), "{text}");
     output(&cluster, &["rollout", "resume", "web"]);
     output(&cluster, &["status", "web", "--timeout", "60"]);
     output(&cluster, &["rollout", "set-partition", "web", "50%"]);

@@ -97,8 +97,18 @@ kubectl wait --for=condition=Ready collaset/web --timeout=60s
 /// Start of commands that remove operators, which are run last.
 const REMOVING: &str = "kubectl delete -k";
 /// Verbs of commands that change objects.
-const CHANGING: [&str; 8] =
-    [" annotate ", " apply ", " delete ", " demo", " drain ", " label ", " patch ", " scale "];
+const CHANGING: [&str; 10] = [
+    " annotate ",
+    " apply ",
+    " delete ",
+    " demo",
+    " drain ",
+    " label ",
+    " patch ",
+    " replace ",
+    " rollout ",
+    " scale ",
+];
 
 /// Page of the documentation.
 struct Page {

@@ -95,13 +95,16 @@ async fn show(session: &Session, changed: &CollaSet, timeout: Duration) -> anyho
         match set.map(progress) {
             Some(Progress::Complete(_)) => return Ok(()),
             Some(Progress::Failed(message)) => bail!(message),
-            Some(Progress::Waiting(message)) if Instant::now() > deadline => {
+            Some(Progress::Waiting(message) | Progress::WaitsForUser(message))
+                if Instant::now() > deadline =>
+            {
                 bail!("timed out after {}s; {message}", timeout.as_secs())
             }
             None if Instant::now() > deadline => {
                 bail!("collaset/{} is not observed", demo_objects::NAME)
             }
-            Some(Progress::Waiting(_)) | None => {}
+            // A pause of another client ends the demo at its deadline.
+            Some(Progress::Waiting(_) | Progress::WaitsForUser(_)) | None => {}
         }
         sleep(REDRAW_INTERVAL).await;
     }

@@ -9,7 +9,7 @@ use podops_api::{
     well_known,
 };
 
-use super::{Cause, Facts, rule, running::not_running_cause};
+use super::{Cause, Facts, rule, running::not_running_cause, set};
 use crate::{
     pod_change::OFFLINE,
     pods::{
@@ -158,9 +158,23 @@ fn operated(facts: &Facts, pod: &Pod, id: &str) -> Vec<Cause> {
         return vec![cause.remedy(format!("kubectl describe pod {}; check the node", name(pod)))];
     }
     let absence = facts.absence("collaset-operator");
-    vec![absence.unwrap_or_else(|| {
-        Cause::new("the CollaSet has not applied it yet; operationDelaySeconds delays it")
-    })]
+    vec![absence.unwrap_or_else(|| Cause::new(not_applied(facts, pod)))]
+}
+
+/// Why the CollaSet has not changed a Pod that may be operated on.
+fn not_applied(facts: &Facts, pod: &Pod) -> String {
+    let text = "the CollaSet has not applied the change yet";
+    let spec = set::owner(facts, pod).map(|set| &set.spec);
+    let delays = spec.map(|spec| {
+        let scaling = spec.scale_strategy.as_ref();
+        let scaling = scaling.and_then(|strategy| strategy.operation_delay_seconds);
+        [spec.update_strategy.operation_delay_seconds, scaling]
+    });
+    let delay = delays.into_iter().flatten().flatten().find(|seconds| *seconds > 0);
+    delay.map_or_else(
+        || text.to_owned(),
+        |seconds| format!("{text}; operationDelaySeconds delays it by {seconds}s"),
+    )
 }
 
 /// Returns the cause, as the kubelet reports it, for which the containers do not have their new

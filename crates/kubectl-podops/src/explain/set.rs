@@ -8,7 +8,10 @@ use podops_api::{
 };
 
 use super::{Cause, Explanation, Facts};
-use crate::pods::{label, name};
+use crate::{
+    counted::counted,
+    pods::{label, name},
+};
 
 /// Conditions that report a problem or a pause, with the status in which they do.
 const PROBLEMS: [(&str, &str); 6] = [
@@ -29,12 +32,17 @@ pub fn explain(facts: &Facts, set: &str) -> Option<Explanation> {
     let set = facts.set(set)?;
     let status = set.status.clone().unwrap_or_default();
     let mut causes: Vec<Cause> = facts.absence("collaset-operator").into_iter().collect();
-    causes.extend(problems(&status).into_iter().map(condition_cause));
+    let name = set.metadata.name.as_deref().unwrap_or_default();
+    causes.extend(problems(&status).into_iter().map(|condition| {
+        let cause = condition_cause(condition);
+        let remedy = remedy(condition.reason.as_deref().unwrap_or_default(), name);
+        remedy.map_or_else(|| cause.clone(), |remedy| cause.clone().remedy(remedy))
+    }));
     causes.extend(status.waiting.iter().map(|group| explained_group(facts, group)));
     let replicas = set.spec.replicas.unwrap_or(REPLICAS);
     let CollaSetStatus { available_replicas, updated_available_replicas, .. } = status;
     Some(Explanation {
-        subject: format!("collaset/{}", set.metadata.name.as_deref().unwrap_or_default()),
+        subject: format!("collaset/{name}"),
         state: format!(
             "has {available_replicas} of {replicas} Pods available, \
              {updated_available_replicas} of them at the updated revision"
@@ -69,11 +77,28 @@ pub(super) fn condition_cause(condition: &Condition) -> Cause {
     Cause::new(format!("{}={} {reason}: {message}", condition.type_, condition.status)).since(since)
 }
 
+/// Command that continues a rollout that has stopped for this reason.
+fn remedy(reason: &str, set: &str) -> Option<String> {
+    let command = |command: &str| format!("kubectl podops rollout {command} {set}");
+    match reason {
+        "SpecPaused" => Some(command("resume")),
+        "StepPaused" => Some(command("approve")),
+        "RolloutHalted" | "RolledBack" | "RollingBack" => Some(format!(
+            "fix the template, or return to the last complete revision: {}; to go on with this \
+             one: {}",
+            command("undo"),
+            command("resume")
+        )),
+        _ => None,
+    }
+}
+
 /// A group of waiting Pods.
 fn group_cause(group: &WaitingPods) -> Cause {
     let WaitingPods { phase, reason, count, pods, since } = group;
     let names = pods.join(", ");
-    Cause::new(format!("{count} Pods in {phase}: {reason} ({names})"))
+    let count = counted(usize::try_from(*count).unwrap_or_default(), "Pod");
+    Cause::new(format!("{count} in {phase}: {reason} ({names})"))
         .since(since.as_ref().map(|time| time.0))
 }
 

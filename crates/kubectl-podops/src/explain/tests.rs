@@ -104,7 +104,11 @@ fn a_rule_is_named_with_the_pods_that_use_its_budget() {
     });
     let rule = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
-        "metadata": { "name": "web", "namespace": "ns" }, "spec": { "selector": {}, "rules": [] },
+        "metadata": { "name": "web", "namespace": "ns" }, "spec": { "selector": {}, "rules": [
+            { "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } },
+            { "name": "approval", "stage": "PostCheck",
+                "labelCheck": { "requires": { "matchLabels": { "approved": "yes" } } } },
+        ] },
         "status": { "targets": ["web-1", "web-7"], "details": [{ "name": "web-1", "stage": "PreCheck",
             "rejectInfo": [{ "ruleName": "budget", "reason": "1 of 3 Pods unavailable, maxUnavailable=1" }] }] },
     });
@@ -119,9 +123,12 @@ pod/web-1 is out of service
       Pod web-7 is out of service
         container c does not run: ImagePullBackOff
           To continue: fix the image in the template
-      To continue: change the rule: kubectl edit ptr web
+      To continue: bring the unavailable Pods back into service; as a last resort, change the rule: kubectl edit ptr web
 ";
     assert_eq!(explanation, expected);
+    let status = facts.rules[0].status.as_mut().unwrap();
+    status.details[0].reject_info[0].rule_name = "approval".to_owned();
+    assert_explained(&facts, "To continue: kubectl label pod web-1 approved=yes --overwrite; as");
     facts.rules.clear();
     facts.absent_operators = vec!["transition-rule-operator".to_owned()];
     assert_explained(&facts, "transition-rule-operator is not running");

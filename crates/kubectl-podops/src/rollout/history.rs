@@ -17,6 +17,8 @@ pub struct Revision {
     pub name: String,
     /// True if this is the revision of the current template.
     pub is_updated: bool,
+    /// True if this is the revision of the last rollout that was complete for all Pods.
+    pub is_current: bool,
     /// Images of the containers.
     pub images: Vec<String>,
     /// Template of the Pods.
@@ -28,7 +30,9 @@ pub struct Revision {
 #[must_use]
 pub fn history(set: &CollaSet, revisions: &[ControllerRevision]) -> Vec<Revision> {
     let uid = set.metadata.uid.as_deref();
-    let updated = set.status.as_ref().map(|status| status.updated_revision.as_str());
+    let status = set.status.as_ref();
+    let updated = status.map(|status| status.updated_revision.as_str());
+    let current = status.map(|status| status.current_revision.as_str());
     let owned = revisions.iter().filter(|revision| {
         let owners = revision.metadata.owner_references.iter().flatten();
         owners.into_iter().any(|owner| Some(owner.uid.as_str()) == uid)
@@ -44,6 +48,7 @@ pub fn history(set: &CollaSet, revisions: &[ControllerRevision]) -> Vec<Revision
             Revision {
                 number: revision.revision,
                 is_updated: updated == Some(&name),
+                is_current: current == Some(&name),
                 images: images(&template),
                 name,
                 template,
@@ -59,7 +64,8 @@ fn images(template: &Value) -> Vec<String> {
     containers.filter_map(|container| container["image"].as_str().map(ToOwned::to_owned)).collect()
 }
 
-/// Returns the revision with this number; by default the newest that is not the template's.
+/// Returns the revision with this number; by default the last one whose rollout was complete, or
+/// if that is the template's, the newest other one.
 ///
 /// # Errors
 ///
@@ -69,9 +75,10 @@ pub fn previous<'a>(
     history: &'a [Revision],
     number: Option<i64>,
 ) -> Result<&'a Revision, Error> {
+    let mut others = history.iter().rev().filter(|revision| !revision.is_updated);
     let found = match number {
         Some(number) => history.iter().find(|revision| revision.number == number),
-        None => history.iter().rev().find(|revision| !revision.is_updated),
+        None => others.clone().find(|revision| revision.is_current).or_else(|| others.next()),
     };
     found.ok_or_else(|| {
         let numbers: Vec<String> = history.iter().map(|r| r.number.to_string()).collect();

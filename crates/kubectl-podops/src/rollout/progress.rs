@@ -12,6 +12,8 @@ pub enum Progress {
     Complete(String),
     /// The rollout is in progress.
     Waiting(String),
+    /// The rollout is paused, and continues once a user resumes or approves it.
+    WaitsForUser(String),
     /// The rollout has failed and does not complete by itself.
     Failed(String),
 }
@@ -43,6 +45,11 @@ pub fn progress(set: &CollaSet) -> Progress {
             "collaset/{name}: complete, {available} Pods available"
         ));
     }
+    if let Some(command) = continuation(reason, status) {
+        return Progress::WaitsForUser(format!(
+            "collaset/{name}: {reason}: {message}; to continue: {command} {name}"
+        ));
+    }
     let CollaSetStatus { replicas, updated_replicas, updated_available_replicas, .. } = status;
     let detail = if message.is_empty() { String::new() } else { format!(": {message}") };
     let causes = causes(status);
@@ -50,6 +57,19 @@ pub fn progress(set: &CollaSet) -> Progress {
         "collaset/{name}: {reason}, {updated_replicas} of {replicas} Pods updated, \
          {updated_available_replicas} of them available{detail}{causes}"
     ))
+}
+
+/// Command that continues a paused rollout; `None` if it continues by itself.
+fn continuation(reason: &str, status: &CollaSetStatus) -> Option<&'static str> {
+    match reason {
+        "Paused" => Some("kubectl podops rollout resume"),
+        "StepPaused" if !continues_by_itself(status) => Some("kubectl podops rollout approve"),
+        _ => None,
+    }
+}
+
+fn continues_by_itself(status: &CollaSetStatus) -> bool {
+    status.rollout_step.as_ref().is_some_and(|step| step.continues_at.is_some())
 }
 
 /// What degrades the set, and what most Pods wait for; each begins with a semicolon.

@@ -42,7 +42,7 @@ fn only_a_paused_step_is_approved() {
 }
 
 #[test]
-fn undo_returns_to_the_newest_other_revision() {
+fn undo_returns_to_the_last_complete_or_newest_other_revision() {
     let revision = |number: i64, name: &str| -> ControllerRevision {
         let containers = json!([{ "name": "web", "image": format!("nginx:{number}") }]);
         let template = json!({ "$patch": "replace", "spec": { "containers": containers } });
@@ -58,6 +58,11 @@ fn undo_returns_to_the_newest_other_revision() {
     assert_eq!((found.number, found.images.as_slice()), (2, ["nginx:2".to_owned()].as_slice()));
     assert_eq!(undo(found)[0]["value"]["$patch"], Value::Null, "only the template");
     assert_eq!(previous(&set, &history, Some(1)).unwrap().name, "web-a");
+    let stopped = json!({ "updatedRevision": "web-c", "currentRevision": "web-a" });
+    let stopped = self::set(&stopped);
+    let found = self::history(&stopped, &revisions);
+    let found = previous(&stopped, &found, None).unwrap();
+    assert_eq!(found.name, "web-a", "web-b has never run on all Pods");
     let error = previous(&set, &history, Some(9)).unwrap_err().to_string();
     assert_eq!(error, "collaset/web has no revision 9; its revisions are 1, 2, 3");
 }
@@ -76,5 +81,10 @@ fn a_rollout_is_complete_failed_or_in_progress() {
     assert!(
         matches!(reported(2, "RolloutHalted"), Progress::Failed(m) if m.ends_with("RolloutHalted: m"))
     );
-    assert!(matches!(reported(2, "StepPaused"), Progress::Waiting(_)));
+    assert!(matches!(reported(2, "WaitingForPods"), Progress::Waiting(_)));
+    let waits = "collaset/web: StepPaused: m; to continue: kubectl podops rollout approve web";
+    assert_eq!(reported(2, "StepPaused"), Progress::WaitsForUser(waits.to_owned()));
+    assert!(
+        matches!(reported(2, "Paused"), Progress::WaitsForUser(m) if m.ends_with("resume web"))
+    );
 }

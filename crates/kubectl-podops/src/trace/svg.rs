@@ -59,7 +59,7 @@ pub fn svg(trace: &Trace) -> String {
 
 /// Draws the row of an entry.
 fn draw(drawing: &mut String, row: usize, entry: &Entry, start: Timestamp) {
-    let Entry { at, lane, text } = entry;
+    let Entry { at, lane, text, .. } = entry;
     let y = HEAD + ROW * row + ROW / 2;
     let column = Lane::ALL.iter().position(|known| known == lane).unwrap_or_default();
     let since_start = at.duration_since(start).as_secs_f64();

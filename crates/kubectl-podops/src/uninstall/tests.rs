@@ -112,7 +112,7 @@ fn pods_are_released_before_their_sets_are_deleted() {
     let expected = [
         "delete validatingwebhookconfiguration/podops-lifecycle-operator",
         "delete deployment/collaset-operator in namespace podops-system",
-        "waiting for the Leases of 1 operators to expire",
+        "waiting for the Leases of collaset-operator in namespace podops-system to expire",
         "change pod/web-1 in namespace shop",
         "open pod/web-1 in namespace shop",
         "change collaset/web in namespace shop",
@@ -180,7 +180,7 @@ fn pods_are_deleted_only_by_running_operators() {
 fn pods_of_operators_end_before_anything_is_released() {
     let deployed = installation(vec![installed("Pod", "collaset-operator-1"), pod()]);
     let waiting = next(&deployed, Workloads::Keep);
-    assert_eq!(waiting, Ok(Next::Wait("waiting for 1 Pods of operators to end".to_owned())));
+    assert_eq!(waiting, Ok(Next::Wait("waiting for 1 Pod of operators to end".to_owned())));
 }
 
 #[test]
