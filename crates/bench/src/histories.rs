@@ -27,7 +27,7 @@ use self::{
     observer::Observer,
     user::{Action, Change, Desired, Harm, Native},
     view::View,
-    workload::{DEADLINE, Kind, Setup, Workload},
+    workload::{DEADLINE, Kind, REPLACE, Setup, Workload},
 };
 
 /// Number of histories that run beside each other.
@@ -126,7 +126,10 @@ async fn history(
 ) -> anyhow::Result<End> {
     let mut random = Rng::with_seed(seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
     let native = if random.bool() { Native::Deployment } else { Native::StatefulSet };
-    let policy = if random.bool() { "InPlaceIfPossible" } else { "Recreate" };
+    // A StatefulSet adds no Pods during an update.
+    let policies = ["InPlaceIfPossible", "Recreate", REPLACE];
+    let usable = if native == Native::Deployment { &policies[..] } else { &policies[..2] };
+    let policy = usable[random.usize(..usable.len())];
     let retention = [(); 2].map(|()| if random.bool() { "Retain" } else { "Delete" });
     let setup = Setup { native, policy, retention };
     let new = |kind, prefix: &str| {
@@ -226,7 +229,8 @@ impl Pair<'_> {
             Action::Harm(..) | Action::Wait => false,
         };
         let healthy = was_healthy && desired.is_healthy();
-        let limit = before.min(desired.replicas).saturating_sub(1);
+        let unavailable = usize::from(self.workloads[0].setup().policy != REPLACE);
+        let limit = before.min(desired.replicas).saturating_sub(unavailable);
         let fewest = self.fewest_available();
         desired.settle();
         Ok((is_rollout && healthy && fewest[1] < limit && fewest[0] >= limit)

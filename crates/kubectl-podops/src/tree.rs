@@ -21,6 +21,8 @@ use crate::{
 const BAR: usize = 20;
 /// Maximum number of Pods of a revision that wait for nothing and are listed one by one.
 const MAX_IDLE: usize = 10;
+/// Maximum number of Pods of a revision that wait for the same and are listed one by one.
+const MAX_SAME: usize = 3;
 
 /// A CollaSet with its revisions.
 #[derive(Clone, Debug, Serialize)]
@@ -51,7 +53,7 @@ pub struct RevisionNode {
     pub name: String,
     /// True if this is the updated revision.
     pub is_updated: bool,
-    /// Its Pods, those that wait first.
+    /// Its Pods, those that wait first, by the cause of the wait.
     pub pods: Vec<PodNode>,
 }
 
@@ -91,7 +93,9 @@ pub fn tree(facts: &Facts, set: &str) -> Option<Tree> {
     let mut revisions: Vec<RevisionNode> = by_revision
         .into_iter()
         .map(|(name, mut pods)| {
-            pods.sort_by_key(|pod| (pod.waits_for.is_empty(), pod.name.clone()));
+            pods.sort_by_cached_key(|pod| {
+                (pod.waits_for.is_empty(), pod.waits_for.clone(), pod.name.clone())
+            });
             RevisionNode {
                 name: name.to_owned(),
                 is_updated: name == status.updated_revision,
@@ -189,13 +193,17 @@ pub fn lines(tree: &Tree, width: usize) -> Vec<String> {
 }
 
 fn pod_lines(revision: &RevisionNode, now: Timestamp) -> Vec<String> {
-    let waiting = revision.pods.iter().filter(|pod| !pod.waits_for.is_empty()).count();
-    let shown = revision.pods.len().min(waiting + MAX_IDLE);
-    let shown_pods = revision.pods.iter().take(shown);
-    let mut lines: Vec<String> = shown_pods.map(|pod| pod_line(pod, now)).collect();
-    let rest = revision.pods.len() - shown;
-    if rest > 0 {
-        lines.push(format!("… {rest} more in service"));
+    let mut lines: Vec<String> = Vec::new();
+    for same in revision.pods.chunk_by(|pod, next| pod.waits_for == next.waits_for) {
+        let is_idle = same.iter().all(|pod| pod.waits_for.is_empty());
+        let (most, rest) =
+            if is_idle { (MAX_IDLE, "in service") } else { (MAX_SAME, "wait for the same") };
+        // A line for one Pod would not be shorter.
+        let shown = if same.len() == most + 1 { same.len() } else { same.len().min(most) };
+        lines.extend(same.iter().take(shown).map(|pod| pod_line(pod, now)));
+        if shown < same.len() {
+            lines.push(format!("… {} more {rest}", same.len() - shown));
+        }
     }
     let last = lines.len().saturating_sub(1);
     let lines = lines.into_iter().enumerate().map(|(index, line)| {
@@ -312,6 +320,26 @@ mod tests {
         let lines = tree_of(vec![owned("new", None), owned("old", None)]);
         assert_eq!(lines[0], "collaset/web  RolloutComplete");
         assert!(lines[1].ends_with("  1 of 3 updated, 2 available"), "{lines:#?}");
+    }
+
+    #[test]
+    fn pods_that_wait_for_the_same_are_folded() {
+        let waiting = |count: usize| -> Vec<Pod> {
+            let numbered = (0..count).map(|number| {
+                let mut pod = owned("new", Some("ContainerCreating"));
+                pod.metadata.name = Some(format!("web-{number}"));
+                pod
+            });
+            numbered.collect()
+        };
+        let folded = |count: usize| {
+            let lines = tree_of(waiting(count));
+            let pods = lines.iter().filter(|line| line.contains("… web-")).count();
+            let rest = lines.iter().find(|line| line.contains("more wait for the same"));
+            (pods, rest.map(|line| line.trim_start_matches(['├', '└', '─', ' ']).to_owned()))
+        };
+        assert_eq!(folded(4), (4, None));
+        assert_eq!(folded(18), (3, Some("… 15 more wait for the same".to_owned())));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! to a cluster.
 
 pub mod clock;
+pub mod color;
 pub mod connection;
 pub mod errors;
 pub mod fit;

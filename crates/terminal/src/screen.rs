@@ -4,6 +4,8 @@ use std::io::{self, Write as _};
 
 use console::Term;
 
+use crate::color::colored;
+
 /// Output that shows the present state.
 pub struct Screen {
     term: Term,
@@ -30,7 +32,8 @@ impl Screen {
     }
 
     /// Shows these lines instead of those shown before. On a terminal, one write moves the cursor up
-    /// and overwrites them, so that nothing flickers; lines beyond its height are left out.
+    /// and overwrites them, so that nothing flickers; the last line has the number of those beyond
+    /// its height.
     ///
     /// # Errors
     ///
@@ -50,19 +53,40 @@ impl Screen {
             self.shown = lines;
             return Ok(());
         };
-        let fitting = usize::from(height).saturating_sub(1);
-        let lines: Vec<String> = lines.into_iter().take(fitting).collect();
+        let lines = within(lines, usize::from(height).saturating_sub(1));
         let up = match self.shown.len() {
             0 => String::new(),
             shown => format!("\x1b[{shown}A"),
         };
         // Erases the rest of the previous line.
         let overwritten: Vec<String> =
-            lines.iter().map(|line| format!("\r{line}\x1b[K\n")).collect();
+            lines.iter().map(|line| format!("\r{}\x1b[K\n", colored(line))).collect();
         let text = format!("{up}{}\x1b[J", overwritten.concat());
         self.term.write_all(text.as_bytes())?;
         self.term.flush()?;
         self.shown = lines;
         Ok(())
+    }
+}
+
+/// The first lines, and the number of those that do not fit.
+fn within(mut lines: Vec<String>, height: usize) -> Vec<String> {
+    let surplus = lines.len().saturating_sub(height);
+    if surplus > 0 && height > 0 {
+        lines.truncate(height - 1);
+        lines.push(format!("(+{} lines)", surplus + 1));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_beyond_the_height_are_counted() {
+        let lines = |count: usize| (0..count).map(|n| n.to_string()).collect::<Vec<_>>();
+        assert_eq!(within(lines(3), 3), lines(3));
+        assert_eq!(within(lines(5), 3), ["0", "1", "(+3 lines)"]);
     }
 }

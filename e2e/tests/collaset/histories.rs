@@ -4,7 +4,7 @@ use podops_bench::histories;
 use podops_test_cluster::suite::{Lane, Suite, new_cluster};
 
 /// Number of histories; `cargo xtask histories` runs more.
-const HISTORIES: usize = 16;
+const HISTORIES: usize = 12;
 
 /// Adds the scenarios of this file.
 pub(crate) fn add(suite: Suite) -> Suite {

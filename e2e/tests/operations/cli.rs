@@ -802,9 +802,16 @@ async fn the_demo_shows_each_step_and_leaves_nothing() {
 
 /// The lines of a tree fit into a narrow terminal.
 async fn assert_narrow_terminal_is_kept(cluster: &TestCluster) {
-    let script =
-        "script --quiet --command 'stty cols 40 rows 10; kubectl-podops get web' /dev/null";
-    let printed = cluster.plane.shell(script, &programs().unwrap()).await.unwrap();
+    let script = |variable: &str| {
+        format!(
+            "{variable} script --quiet \
+             --command 'stty cols 40 rows 10; kubectl-podops get web' /dev/null"
+        )
+    };
+    let programs = programs().unwrap();
+    let colored = cluster.plane.shell(&script("TERM=xterm"), &programs).await.unwrap();
+    assert!(colored.contains("\u{1b}[32m✔\u{1b}[0m web-"), "{colored}");
+    let printed = cluster.plane.shell(&script("NO_COLOR=1"), &programs).await.unwrap();
     let lines: Vec<&str> = printed.lines().map(|line| line.trim_end_matches('\r')).collect();
     assert!(lines.len() > 3 && lines[0].starts_with("collaset/web"), "{printed}");
     assert!(lines.iter().all(|line| line.chars().count() <= 40), "{printed}");

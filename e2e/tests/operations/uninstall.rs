@@ -255,7 +255,7 @@ async fn pods_are_deleted_gracefully_when_that_is_chosen() {
     stop_with_deployments(&mut cluster).await;
     let output = succeed(command).await;
     assert!(output.starts_with("delete collaset/web in namespace default\n"), "{output}");
-    assert!(output.contains("Pods of 1 CollaSets to be deleted"), "{output}");
+    assert!(output.contains("Pods of 1 CollaSet to be deleted"), "{output}");
     assert_nothing_is_left(&cluster).await;
     assert!(cluster.pods().list(&ListParams::default()).await.unwrap().items.is_empty());
 }

@@ -87,6 +87,8 @@ pub(super) enum Harm {
     Evict,
     /// The kubelet reports that the Pod has failed, as when a node is under pressure.
     Fail,
+    /// The kubelet reports for a moment that the Pod is not ready.
+    Unready,
     /// A label is changed, so that the selector does not match.
     Release,
     /// The Pod and its claim are deleted, as for a lost volume.
@@ -130,6 +132,7 @@ impl Harm {
             Self::DeleteAll => "all Pods deleted",
             Self::Evict => "Pod evicted",
             Self::Fail => "Pod failed",
+            Self::Unready => "Pod not ready for a moment",
             Self::Release => "Pod relabelled",
             Self::LoseClaim => "Pod and its claim deleted",
         }
@@ -190,6 +193,7 @@ impl Desired {
                     Harm::DeleteAll,
                     Harm::Evict,
                     Harm::Fail,
+                    Harm::Unready,
                     Harm::Release,
                     Harm::LoseClaim,
                 ];
@@ -209,7 +213,10 @@ impl Desired {
             // A StatefulSet keeps a Pod that does not match, and CollaSets with names do so, too.
             Action::Harm(Harm::Release, _) => !is_stateful,
             Action::Harm(Harm::LoseClaim, _) => is_stateful,
-            Action::Harm(Harm::Delete | Harm::DeleteAll | Harm::Evict | Harm::Fail, _)
+            Action::Harm(
+                Harm::Delete | Harm::DeleteAll | Harm::Evict | Harm::Fail | Harm::Unready,
+                _,
+            )
             | Action::Wait => true,
         }
     }

@@ -13,6 +13,9 @@ use super::user::{Desired, Harm, Native};
 /// Progress deadline of Deployments and of the CollaSets that are compared with them, in seconds.
 pub(super) const DEADLINE: u64 = 5;
 
+/// Policy whose new Pods are available before the old ones leave, as with `maxUnavailable: 0`.
+pub(super) const REPLACE: &str = "Replace";
+
 /// Kind of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
@@ -107,10 +110,12 @@ impl Workload {
             Harm::Evict => {
                 self.pods.evict(&name, &EvictParams::default()).await?;
             }
-            Harm::Fail => {
+            Harm::Fail | Harm::Unready => {
                 let unready = json!({ "type": "Ready", "status": "False" });
-                let status =
-                    json!({ "phase": "Failed", "reason": "Evicted", "conditions": [unready] });
+                let mut status = json!({ "conditions": [unready] });
+                if harm == Harm::Fail {
+                    (status["phase"], status["reason"]) = (json!("Failed"), json!("Evicted"));
+                }
                 let patch = Patch::Strategic(json!({ "status": status }));
                 self.pods.patch_status(&name, &params, &patch).await?;
             }
@@ -145,7 +150,9 @@ impl Workload {
         }
         match self.kind {
             Kind::Native(Native::Deployment) => {
-                let rolling = json!({ "maxSurge": 0, "maxUnavailable": 1 });
+                let [surge, unavailable] =
+                    if self.setup.policy == REPLACE { [1, 0] } else { [0, 1] };
+                let rolling = json!({ "maxSurge": surge, "maxUnavailable": unavailable });
                 spec["strategy"] = json!({ "type": "RollingUpdate", "rollingUpdate": rolling });
             }
             Kind::Native(Native::StatefulSet) => {
@@ -196,11 +203,14 @@ impl Workload {
             }
             Kind::CollaSet => {
                 spec["paused"] = json!(desired.paused);
-                spec["updateStrategy"] = json!({
-                    "podUpgradePolicy": self.setup.policy,
-                    "rollingUpdate":
-                        { "byPartition": { "partition": partition }, "maxUnavailable": 1 },
-                });
+                let mut rolling = json!({ "byPartition": { "partition": partition } });
+                if self.setup.policy == REPLACE {
+                    (rolling["maxSurge"], rolling["maxUnavailable"]) = (json!(1), json!(0));
+                } else {
+                    rolling["maxUnavailable"] = json!(1);
+                }
+                spec["updateStrategy"] =
+                    json!({ "podUpgradePolicy": self.setup.policy, "rollingUpdate": rolling });
             }
         }
         spec

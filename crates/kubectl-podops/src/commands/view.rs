@@ -4,7 +4,7 @@ use std::{pin::pin, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use kubectl_podops::{cli::Output, explain::Facts, live::Live, top, tree};
-use podops_terminal::{fit::fit, screen::Screen};
+use podops_terminal::{color::colored, fit::fit, screen::Screen};
 use tokio::time::sleep;
 
 use crate::{
@@ -21,7 +21,7 @@ pub(crate) async fn get(session: &Session, set: &str, output: Output) -> anyhow:
     session.set(set).await?;
     let tree = tree::tree(&session.facts().await?, set).context("the CollaSet was deleted")?;
     let width = Screen::stdout().width();
-    print(&tree, || tree::lines(&tree, width).join("\n") + "\n", output)?;
+    print(&tree, || text(&tree::lines(&tree, width)), output)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -35,7 +35,7 @@ pub(crate) async fn top(session: &Session, output: Output) -> anyhow::Result<Exi
     session.check_namespace().await?;
     let top = top::top(&session.facts().await?);
     let width = Screen::stdout().width();
-    print(&top, || top::lines(&top, width).join("\n") + "\n", output)?;
+    print(&top, || text(&top::lines(&top, width)), output)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -43,6 +43,11 @@ pub(crate) async fn watch_top(session: &Session) -> anyhow::Result<ExitCode> {
     session.check_namespace().await?;
     follow(session, |facts, width| Some(top::lines(&top::top(facts), width))).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Text of lines, with colors on a terminal.
+fn text(lines: &[String]) -> String {
+    lines.iter().map(|line| colored(line) + "\n").collect()
 }
 
 /// Draws whenever an object of the namespace has changed, until there is nothing to draw any more,

@@ -73,9 +73,9 @@ pub(in crate::plan) fn unproven_left(
     if facts.revisions.current == *updated {
         return None;
     }
-    let limit = max_unavailable(observed)?;
+    // With 0, Pods are replaced: their successors are surge Pods, which count as well.
+    let limit = max_unavailable(observed)?.max(1);
     let unproven = instances.own.keys().filter(|id| match pods.get(id) {
-        _ if instances.is_surge(**id) => false,
         Some(pod) => {
             let is_updated = pod.kept_revision().is_none_or(|kept| kept == updated);
             is_updated && !observed.is_available(pod, now)

@@ -61,6 +61,7 @@ impl Targets {
         let counted = counted(instances, &pods, facts.pairs);
         let scope = scope(facts, instances, &pods, &counted);
         let mut unproven_left = unproven_left(facts, instances, &pods);
+        let is_unproven = unproven_left == Some(0);
         let is_rolled_back = facts.failures.response == Response::Rollback;
         let rolls_back = !observed.is_by_label() || is_rolled_back;
         let updated = &facts.revisions.updated;
@@ -81,12 +82,12 @@ impl Targets {
                 let recorded = instances.revision(id).filter(|_| !instances.is_new(id));
                 recorded.unwrap_or_else(|| current.clone())
             } else if scope.contains(&id) {
-                let before =
-                    if is_new { Some(current) } else { lost_revision(facts, id, pod.copied()) };
-                let before = before.filter(|before| is_next && *before != updated);
-                match (before, &mut unproven_left) {
-                    // Updated later.
-                    (Some(before), Some(0)) => before.clone(),
+                let lost = is_next.then(|| lost_revision(facts, id, pod.copied())).flatten();
+                let lost = lost.filter(|lost| *lost != updated);
+                match (lost, &mut unproven_left) {
+                    // Both are updated later.
+                    (Some(lost), Some(0)) => lost.clone(),
+                    (None, _) if is_new && is_unproven => current.clone(),
                     (Some(_), Some(left)) => {
                         *left -= 1;
                         updated.clone()
