@@ -171,7 +171,8 @@ impl Pair<'_> {
         }
         let mut difference = self.settle().await?.err();
         while actions.len() < ACTIONS && difference.is_none() {
-            let action = desired.random_action(self.workloads[0].setup().native, random);
+            let Setup { native, policy, .. } = self.workloads[0].setup();
+            let action = desired.random_action(native, policy == REPLACE, random);
             actions.push(action);
             difference = self.step(desired, action, random).await?;
         }

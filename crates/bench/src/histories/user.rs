@@ -156,10 +156,18 @@ impl Desired {
 
     /// Chooses the next action. Those whose effect differs by a documented decision
     /// (`docs/reference/conventions.md`) are not chosen in the state in which they differ.
-    pub(super) fn random_action(&self, native: Native, random: &mut Rng) -> Action {
+    pub(super) fn random_action(
+        &self,
+        native: Native,
+        is_replaced: bool,
+        random: &mut Rng,
+    ) -> Action {
+        // The successor of a lost Pod replaces it, also if the successor does not run.
+        let keeps_pods = is_replaced && !self.template.is_good();
         loop {
             let action = self.any_action(random);
-            if self.is_comparable(action, native) {
+            let is_harm = matches!(action, Action::Harm(..));
+            if self.is_comparable(action, native) && !(is_harm && keeps_pods) {
                 return action;
             }
         }
