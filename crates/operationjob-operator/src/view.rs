@@ -13,6 +13,14 @@ use podops_api::{
     well_known,
 };
 
+/// Annotations of Pods that planning reads; the cache drops all others.
+pub const ANNOTATIONS: [&str; 4] = [
+    well_known::LAST_POD_STATUS,
+    well_known::REPLACE_REQUESTED_BY,
+    well_known::RESTARTED,
+    well_known::REPLACEMENT_OF,
+];
+
 /// Observed state of one OperationJob.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
@@ -62,7 +70,7 @@ pub struct PodView {
     pub resource_version: ResourceVersion,
     /// Labels of the Pod.
     pub labels: Labels,
-    /// Annotations of this operator and of CollaSets; `None` if the Pod has no annotations field.
+    /// Those of [`ANNOTATIONS`] that the Pod has; `None` if the Pod has no annotations field.
     pub annotations: Option<BTreeMap<String, String>>,
     /// Finalizers of the Pod.
     pub finalizers: Vec<String>,
@@ -151,9 +159,10 @@ impl PodView {
         self.labels.contains_key(key)
     }
 
-    /// Value of an annotation.
+    /// Value of one of [`ANNOTATIONS`].
     #[must_use]
     pub fn annotation(&self, key: &str) -> Option<&str> {
+        debug_assert!(ANNOTATIONS.contains(&key), "the cache drops the annotation {key}");
         self.annotations.as_ref()?.get(key).map(String::as_str)
     }
 

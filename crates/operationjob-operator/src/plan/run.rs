@@ -109,8 +109,7 @@ impl<'a> Planner<'a> {
             state.wait_for("the restart of containers by another job");
             return;
         }
-        let annotations = pod.annotations.iter().flatten();
-        if annotations.into_iter().any(|(key, _)| key == well_known::LAST_POD_STATUS) {
+        if pod.annotation(well_known::LAST_POD_STATUS).is_some() {
             // The digests that the kubelet reports may be those of the images before.
             state.wait_for("the update of the Pod by its CollaSet");
             return;

@@ -8,19 +8,14 @@ use kube::Resource;
 use podops_api::{
     ids::{PodName, Uid},
     operation_job::OperationJob,
-    well_known,
 };
 use podops_client::{object_key::ObjectKey, shell::store::IndexedStore};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     facts,
-    view::{ContainerView, Observed, Owner, PodView},
+    view::{ANNOTATIONS, ContainerView, Observed, Owner, PodView},
 };
-
-/// Annotations that planning reads.
-const ANNOTATIONS: [&str; 3] =
-    [well_known::REPLACE_REQUESTED_BY, well_known::RESTARTED, well_known::REPLACEMENT_OF];
 
 /// A Pod as planning needs it, parsed once, when it is received.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
@@ -150,4 +145,24 @@ pub(super) fn observe(job: &OperationJob, pods: &IndexedStore<SlimPod>) -> Obser
     let owned = owners.iter().flat_map(|uid| pods.find(uid));
     observed.successors = owned.map(|pod| pod.view.clone()).collect();
     observed
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_cache_keeps_each_annotation_that_planning_reads() {
+        let mut annotations = json!({ "another": "1" });
+        for key in ANNOTATIONS {
+            annotations[key] = json!("1");
+        }
+        let pod = json!({ "metadata": { "name": "a", "annotations": annotations } });
+        let mut pod: SlimPod = serde_json::from_value(pod).unwrap();
+        trim(&mut pod);
+        assert!(ANNOTATIONS.iter().all(|key| pod.view.annotation(key) == Some("1")));
+        assert_eq!(pod.view.annotations.as_ref().unwrap().len(), ANNOTATIONS.len());
+    }
 }
