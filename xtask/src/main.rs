@@ -55,9 +55,9 @@ Commands:
   dist --files DIR Write the files of the images only, for a container engine
   dist --registry NAME --published FILE
                    Write the manifests only, with the digests in a file
-  histories [--count N] [--seed N]
+  histories [--count N] [--first N] [--seed N]
                    Do the same random actions of a user on native workloads and on CollaSets, and
-                   compare what the user sees; writes docs/histories.md
+                   compare the results; writes docs/histories.md
   hostile          Run the live tests of faults, hostile objects and tenants with release builds
                    and print their figures; PODOPS_FUZZ_OBJECTS, PODOPS_SCALE_PODS and
                    PODOPS_SCALE_RULES set other numbers
@@ -148,7 +148,7 @@ fn demo(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares CollaSets with native workloads. No time is measured, so the builds of the tests do.
+/// Compares CollaSets with native workloads, with debug builds: no time is measured.
 fn histories(args: &[&str]) -> anyhow::Result<()> {
     prerequisites::for_tests()?;
     cargo(&BUILD_ALL)?;

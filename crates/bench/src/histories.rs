@@ -10,13 +10,13 @@ mod view;
 mod workload;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fmt::Write as _,
     ops::Range,
     time::{Duration, Instant},
 };
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use fastrand::Rng;
 use futures::{StreamExt as _, stream};
@@ -25,7 +25,7 @@ use podops_test_cluster::cluster::{TestCluster, eventually};
 
 use self::{
     observer::Observer,
-    user::{Action, Change, Desired, Harm, Native},
+    user::{Action, Change, Desired, Disruption, Native},
     view::View,
     workload::{DEADLINE, Kind, REPLACE, Setup, Workload},
 };
@@ -107,12 +107,9 @@ pub async fn run(
 
 /// A native workload and a CollaSet with the same fields.
 struct Pair<'a> {
+    setup: Setup,
     workloads: [Workload; 2],
     observer: &'a Observer,
-    /// Generation of each after the last write.
-    generations: [i64; 2],
-    /// UIDs of the claims of each when it was last settled.
-    claims: [BTreeSet<String>; 2],
     /// True if the next views have to be equal; otherwise, those of a rollout that cannot end,
     /// which depend on the times of its writes: as many Pods, and no fewer available ones.
     is_exact: bool,
@@ -137,10 +134,9 @@ async fn history(
         Workload::new(&cluster.plane.admin, &cluster.namespace, kind, name, setup)
     };
     let mut pair = Pair {
+        setup,
         workloads: [new(Kind::Native(native), "native"), new(Kind::CollaSet, "set")],
         observer,
-        generations: [1; 2],
-        claims: Default::default(),
         is_exact: true,
     };
     let mut desired = Desired::random(&mut random);
@@ -155,7 +151,7 @@ async fn history(
     let created = |workload: &Workload| {
         observer.read().created.get(&workload.name).copied().unwrap_or_default()
     };
-    Ok(End { created: [0, 1].map(|n| created(&pair.workloads[n])), actions, difference })
+    Ok(End { created: pair.workloads.each_ref().map(created), actions, difference })
 }
 
 impl Pair<'_> {
@@ -171,7 +167,7 @@ impl Pair<'_> {
         }
         let mut difference = self.settle().await?.err();
         while actions.len() < ACTIONS && difference.is_none() {
-            let Setup { native, policy, .. } = self.workloads[0].setup();
+            let Setup { native, policy, .. } = self.setup;
             let action = desired.random_action(native, policy == REPLACE, random);
             actions.push(action);
             difference = self.step(desired, action, random).await?;
@@ -186,7 +182,7 @@ impl Pair<'_> {
         Ok(difference.or(gone))
     }
 
-    /// Does one action, and compares what the user sees afterwards.
+    /// Does one action, and compares the views afterwards.
     async fn step(
         &mut self,
         desired: &mut Desired,
@@ -198,12 +194,11 @@ impl Pair<'_> {
             // Deployment that is scaled in to the Pods that its update has left is stuck: its old
             // ReplicaSet has the right size, but not the annotation with the number of replicas.
             Action::Write(Change::Replicas(replicas)) => {
-                self.workloads[0].setup().native == Native::Deployment
-                    && replicas > desired.replicas
+                self.setup.native == Native::Deployment && replicas > desired.replicas
             }
             Action::Write(_) => true,
             // The Pods of both are the same only once they have settled.
-            Action::Harm(..) | Action::Wait => false,
+            Action::Disrupt(..) | Action::Wait => false,
         };
         if !is_next_at_once && let Err(difference) = self.settle().await? {
             return Ok(Some(difference));
@@ -227,15 +222,15 @@ impl Pair<'_> {
         }
         let is_rollout = match action {
             Action::Write(change) => !matches!(change, Change::Replicas(_)),
-            Action::Harm(..) | Action::Wait => false,
+            Action::Disrupt(..) | Action::Wait => false,
         };
         let healthy = was_healthy && desired.is_healthy();
-        let unavailable = usize::from(self.workloads[0].setup().policy != REPLACE);
+        let unavailable = usize::from(self.setup.policy != REPLACE);
         let limit = before.min(desired.replicas).saturating_sub(unavailable);
         let fewest = self.fewest_available();
         desired.settle();
         Ok((is_rollout && healthy && fewest[1] < limit && fewest[0] >= limit)
-            .then(|| format!("fewest available Pods {fewest:?}, {limit} are due")))
+            .then(|| format!("fewest available Pods {fewest:?}, at least {limit} required")))
     }
 
     fn reset(&self) {
@@ -247,20 +242,21 @@ impl Pair<'_> {
 
     fn fewest_available(&self) -> [usize; 2] {
         let observed = self.observer.read();
-        [0, 1].map(|n| observed.fewest_available(&self.workloads[n].name))
+        self.workloads.each_ref().map(|workload| observed.fewest_available(&workload.name))
     }
 
     /// Does an action on both workloads, or on a Pod of each.
     async fn act(&mut self, desired: &Desired, action: Action) -> anyhow::Result<()> {
-        for (workload, generation) in self.workloads.iter().zip(&mut self.generations) {
+        for workload in &mut self.workloads {
             match action {
-                Action::Write(_) => *generation = workload.write(desired).await?,
-                Action::Harm(harm, position) => {
+                Action::Write(_) => workload.write(desired).await?,
+                Action::Disrupt(disruption, position) => {
                     let pods = view::sorted_pods(&workload.name, &self.observer.read());
                     let one = position.checked_rem(pods.len()).map(|index| &pods[index..=index]);
-                    let chosen = if harm == Harm::DeleteAll { Some(&pods[..]) } else { one };
+                    let chosen =
+                        if disruption == Disruption::DeleteAll { Some(&pods[..]) } else { one };
                     for pod in chosen.unwrap_or_default() {
-                        match workload.harm(harm, pod).await {
+                        match workload.disrupt(disruption, pod).await {
                             // Deleted meanwhile.
                             Err(error) if is_gone(&error) => {}
                             result => result?,
@@ -305,14 +301,13 @@ impl Pair<'_> {
 
     fn views(&self) -> [Option<View>; 2] {
         let observed = self.observer.read();
-        [0, 1]
-            .map(|n| View::of(&self.workloads[n], self.generations[n], &self.claims[n], &observed))
+        self.workloads.each_ref().map(|workload| View::of(workload, &observed))
     }
 
     fn remember_claims(&mut self) {
         let observed = self.observer.read();
-        for (workload, claims) in self.workloads.iter().zip(&mut self.claims) {
-            *claims = view::claim_uids(&workload.name, &observed);
+        for workload in &mut self.workloads {
+            workload.claims = view::claim_uids(&workload.name, &observed);
         }
     }
 
@@ -321,8 +316,8 @@ impl Pair<'_> {
     async fn end(&self) -> anyhow::Result<Option<String>> {
         let remaining = || {
             let observed = self.observer.read();
-            [0, 1].map(|n| {
-                let Workload { kind, name, .. } = &self.workloads[n];
+            self.workloads.each_ref().map(|workload| {
+                let Workload { kind, name, .. } = workload;
                 let is_gone = !observed.workloads.contains_key(&(*kind, name.clone()))
                     && observed.pods_of(name).next().is_none();
                 is_gone.then(|| view::claim_uids(name, &observed).len())
@@ -336,13 +331,28 @@ impl Pair<'_> {
 
 /// Returns whether the API server rejected a change because the Pod no longer exists.
 fn is_gone(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 404)
+    matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.is_not_found())
 }
 
 impl Report {
+    /// Checks that no history has a difference, and that no two Pods mounted one claim.
+    ///
+    /// # Errors
+    ///
+    /// If one has; [`run`] has printed the differences.
+    pub fn ensure_equal(&self) -> anyhow::Result<()> {
+        let Self { histories, differences, shared_claims, .. } = self;
+        ensure!(
+            differences.is_empty() && *shared_claims == 0,
+            "{} of {histories} histories differ, and {shared_claims} claims were shared",
+            differences.len()
+        );
+        Ok(())
+    }
+
     /// Renders the report as the Markdown page `docs/histories.md`.
     #[must_use]
-    pub fn page(&self, seed: u64) -> String {
+    pub fn page(&self, first: usize, seed: u64) -> String {
         let mut table = Table::new();
         table.load_style(ASCII_MARKDOWN).set_header(["metric", "count"]);
         let [native, own] = self.created;
@@ -354,9 +364,10 @@ impl Report {
         row("claims that two Pods mounted at a time", self.shared_claims);
         row("Pods created for native workloads", native);
         row("Pods created for CollaSets", own);
+        let first = if first == 0 { String::new() } else { format!(" --first {first}") };
         let mut page = format!(
             "# Histories of users, native workloads and CollaSets\n\n\
-             Written by `cargo xtask histories --count {} --seed {seed}`, which took {:.0} s.\n",
+             Written by `cargo xtask histories --count {}{first} --seed {seed}`, which took {:.0} s.\n",
             self.histories,
             self.duration.as_secs_f64()
         );

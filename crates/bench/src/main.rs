@@ -31,8 +31,8 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Do the same random actions of a user on native workloads and on CollaSets, and compare what
-    /// the user sees; prints a Markdown page
+    /// Do the same random actions of a user on native workloads and on CollaSets, and compare the
+    /// results; prints a Markdown page, and fails if there is a difference
     Histories {
         /// Number of histories
         #[arg(long, default_value_t = 1000)]
@@ -105,7 +105,8 @@ async fn run(command: Command) -> anyhow::Result<String> {
             let cluster = TestCluster::start(&programs).await?;
             let report = histories::run(&cluster, first..first + count, seed).await?;
             cluster.assert_no_forbidden_requests()?;
-            Ok(report.page(seed))
+            report.ensure_equal()?;
+            Ok(report.page(first, seed))
         }
         Command::Bench { packages: Some(compared), .. } => {
             let community = root().join(COMMUNITY);

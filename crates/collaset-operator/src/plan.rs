@@ -51,7 +51,8 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
         planner.queue_for_replacement(pod);
     }
     let targets = Targets::choose(&planner.facts(&pairs), &mut instances);
-    planner.budget = Budget::read(&planner.facts(&pairs), &counted, targets.unproven_left);
+    planner.budget =
+        Budget::read(&planner.facts(&pairs), &counted, targets.updated_unavailable_left);
     replace::plan(&mut planner, &mut instances, &pairs, &targets);
     scale::plan(&mut planner, &mut instances, &pairs, &targets);
     update::plan(&mut planner, &mut instances, &pairs, &targets);

@@ -9,6 +9,7 @@ use podops_api::{collaset::CollaSet, well_known};
 use serde_json::{Value, json};
 
 pub use history::{Revision, history, previous};
+pub(crate) use progress::continuation;
 pub use progress::{Progress, progress};
 
 /// Reasons for which a rollout cannot be changed.

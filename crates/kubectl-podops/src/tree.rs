@@ -53,7 +53,7 @@ pub struct RevisionNode {
     pub name: String,
     /// True if this is the updated revision.
     pub is_updated: bool,
-    /// Its Pods, those that wait first, by the cause of the wait.
+    /// Pods of the revision: waiting Pods first, sorted by cause.
     pub pods: Vec<PodNode>,
 }
 

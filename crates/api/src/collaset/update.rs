@@ -78,9 +78,9 @@ pub struct RollingUpdate {
 
     /// Maximum number of unavailable Pods: a number, or a percentage of `replicas`, rounded down
     /// but at least 1. The update of an available Pod does not start if that would exceed this
-    /// limit, and no more Pods than that get a revision that is not available yet. If unset, `--default-max-unavailable` of collaset-operator applies, which is 25% in the
-    /// shipped manifests; without it, all updates start at once, and PodTransitionRules control the
-    /// pace.
+    /// limit, and no more Pods than that get a revision that is not available yet. If unset,
+    /// `--default-max-unavailable` of collaset-operator applies, which is 25% in the shipped
+    /// manifests; without it, all updates start at once, and PodTransitionRules control the pace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = (int_or_percent::RULE, "spec.updateStrategy.rollingUpdate.maxUnavailable: maxUnavailable should be a number not smaller than 0, or a percentage up to 100%"))]
     pub max_unavailable: Option<IntOrString>,

@@ -1,16 +1,18 @@
 //! Watches the Pods, claims and workloads of all histories, and checks each state of the Pods.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt::Debug, pin::pin, sync::Arc};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::{
-    Api, ResourceExt as _,
+    Api, Resource, ResourceExt as _,
     api::DynamicObject,
     runtime::{WatchStreamExt as _, watcher},
 };
 use parking_lot::{Mutex, MutexGuard};
+use podops_client::pod_condition::is_terminal;
 use podops_test_cluster::cluster::{TestCluster, is_true};
+use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
 use super::{
@@ -57,8 +59,7 @@ impl Observer {
             let resource = kind.resource();
             let api: Api<DynamicObject> =
                 Api::namespaced_with(client, &cluster.namespace, &resource);
-            let events = watcher(api, watcher::Config::default()).default_backoff();
-            tasks.spawn(consume(events, observed.clone(), move |all, name, object| {
+            tasks.spawn(follow(api, observed.clone(), move |all, name, object| {
                 set(&mut all.workloads, (kind, name), object);
             }));
         }
@@ -83,23 +84,9 @@ async fn follow<K>(
     observed: Arc<Mutex<Observed>>,
     record: impl Fn(&mut Observed, String, Option<K>),
 ) where
-    K: kube::Resource<DynamicType = ()>
-        + Clone
-        + std::fmt::Debug
-        + Send
-        + serde::de::DeserializeOwned
-        + 'static,
+    K: Resource + Clone + Debug + Send + DeserializeOwned + 'static,
 {
-    let events = watcher(api, watcher::Config::default()).default_backoff();
-    consume(events, observed, record).await;
-}
-
-async fn consume<K: kube::Resource>(
-    events: impl futures::Stream<Item = watcher::Result<watcher::Event<K>>> + Send,
-    observed: Arc<Mutex<Observed>>,
-    record: impl Fn(&mut Observed, String, Option<K>),
-) {
-    let mut events = std::pin::pin!(events);
+    let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
     while let Some(event) = events.next().await {
         let (object, exists) = match event {
             Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => (object, true),
@@ -176,6 +163,5 @@ pub(super) fn is_available(pod: &Pod) -> bool {
 
 /// Returns whether the containers of a Pod have ended for good.
 pub(super) fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
+    is_terminal(pod.status.as_ref().and_then(|status| status.phase.as_deref()))
 }

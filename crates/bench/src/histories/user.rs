@@ -42,8 +42,8 @@ pub(super) struct Desired {
     pub(super) partition: usize,
     /// Template of the latest rollout that completed for all Pods.
     complete: Template,
-    /// True if a rollout was interrupted by the next write, so that the versions of the Pods that
-    /// it has reached depend on its speed.
+    /// True if a rollout was interrupted by the next write, so that the versions of the Pods depend
+    /// on the speed of the rollout.
     is_interrupted: bool,
 }
 
@@ -53,7 +53,7 @@ pub(super) enum Action {
     /// A write to the workload.
     Write(Change),
     /// A change of a Pod, which is given by its position among those of its workload.
-    Harm(Harm, usize),
+    Disrupt(Disruption, usize),
     /// Nothing, for longer than the progress deadline.
     Wait,
 }
@@ -80,7 +80,7 @@ pub(super) enum Change {
 
 /// Change of a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Harm {
+pub(super) enum Disruption {
     Delete,
     /// All Pods of the workload are deleted.
     DeleteAll,
@@ -100,7 +100,7 @@ impl Action {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Write(change) => change.name(),
-            Self::Harm(harm, _) => harm.name(),
+            Self::Disrupt(disruption, _) => disruption.name(),
             Self::Wait => "waited for longer than the deadline",
         }
     }
@@ -125,7 +125,7 @@ impl Change {
     }
 }
 
-impl Harm {
+impl Disruption {
     const fn name(self) -> &'static str {
         match self {
             Self::Delete => "Pod deleted",
@@ -166,8 +166,8 @@ impl Desired {
         let keeps_pods = is_replaced && !self.template.is_good();
         loop {
             let action = self.any_action(random);
-            let is_harm = matches!(action, Action::Harm(..));
-            if self.is_comparable(action, native) && !(is_harm && keeps_pods) {
+            let is_disruption = matches!(action, Action::Disrupt(..));
+            if self.is_comparable(action, native) && !(is_disruption && keeps_pods) {
                 return action;
             }
         }
@@ -196,17 +196,17 @@ impl Desired {
             16 => Change::LowerPartition(random.usize(..=self.partition)),
             17 => return Action::Wait,
             _ => {
-                let harms = [
-                    Harm::Delete,
-                    Harm::DeleteAll,
-                    Harm::Evict,
-                    Harm::Fail,
-                    Harm::Unready,
-                    Harm::Release,
-                    Harm::LoseClaim,
+                let disruptions = [
+                    Disruption::Delete,
+                    Disruption::DeleteAll,
+                    Disruption::Evict,
+                    Disruption::Fail,
+                    Disruption::Unready,
+                    Disruption::Release,
+                    Disruption::LoseClaim,
                 ];
-                let harm = harms[random.usize(..harms.len())];
-                return Action::Harm(harm, random.usize(..MOST_REPLICAS));
+                let disruption = disruptions[random.usize(..disruptions.len())];
+                return Action::Disrupt(disruption, random.usize(..MOST_REPLICAS));
             }
         };
         Action::Write(change)
@@ -217,12 +217,16 @@ impl Desired {
         let is_stateful = native == Native::StatefulSet;
         match action {
             Action::Write(change) => self.is_comparable_change(change, is_stateful),
-            Action::Harm(..) if self.replicas == 0 => false,
+            Action::Disrupt(..) if self.replicas == 0 => false,
             // A StatefulSet keeps a Pod that does not match, and CollaSets with names do so, too.
-            Action::Harm(Harm::Release, _) => !is_stateful,
-            Action::Harm(Harm::LoseClaim, _) => is_stateful,
-            Action::Harm(
-                Harm::Delete | Harm::DeleteAll | Harm::Evict | Harm::Fail | Harm::Unready,
+            Action::Disrupt(Disruption::Release, _) => !is_stateful,
+            Action::Disrupt(Disruption::LoseClaim, _) => is_stateful,
+            Action::Disrupt(
+                Disruption::Delete
+                | Disruption::DeleteAll
+                | Disruption::Evict
+                | Disruption::Fail
+                | Disruption::Unready,
                 _,
             )
             | Action::Wait => true,

@@ -36,15 +36,10 @@ pub(super) struct View {
 impl View {
     /// The present view; `None` while the controller has not seen the latest spec, or while Pods or
     /// claims are being deleted.
-    pub(super) fn of(
-        workload: &Workload,
-        generation: i64,
-        known_claims: &BTreeSet<String>,
-        observed: &Observed,
-    ) -> Option<Self> {
+    pub(super) fn of(workload: &Workload, observed: &Observed) -> Option<Self> {
         let object = observed.workloads.get(&(workload.kind, workload.name.clone()))?;
         let status = &object.data["status"];
-        if object.metadata.generation < Some(generation)
+        if object.metadata.generation < Some(workload.generation)
             || status["observedGeneration"].as_i64() != object.metadata.generation
         {
             return None;
@@ -69,7 +64,7 @@ impl View {
             is_overdue: is_overdue(workload.kind, object),
             is_complete: is_complete(workload.kind, object, &pods),
             claims: live.len(),
-            lost_claims: known_claims.difference(&live).count(),
+            lost_claims: workload.claims.difference(&live).count(),
             without_claim: missing.count(),
         })
     }

@@ -1,5 +1,7 @@
 //! Two workloads with the same fields: a native one, and a CollaSet.
 
+use std::collections::BTreeSet;
+
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::{
@@ -8,7 +10,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::user::{Desired, Harm, Native};
+use super::user::{Desired, Disruption, Native};
 
 /// Progress deadline of Deployments and of the CollaSets that are compared with them, in seconds.
 pub(super) const DEADLINE: u64 = 5;
@@ -35,7 +37,7 @@ impl Kind {
     }
 }
 
-/// What stays the same during a history.
+/// Fields of the workloads that no action changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
     pub(super) native: Native,
@@ -49,10 +51,14 @@ pub(super) struct Setup {
 pub(super) struct Workload {
     pub(super) kind: Kind,
     pub(super) name: String,
+    /// Generation after the last write.
+    pub(super) generation: i64,
+    /// UIDs of the claims when the workload was last settled.
+    pub(super) claims: BTreeSet<String>,
     setup: Setup,
     objects: Api<DynamicObject>,
     pods: Api<Pod>,
-    claims: Api<PersistentVolumeClaim>,
+    claim_objects: Api<PersistentVolumeClaim>,
 }
 
 impl Workload {
@@ -66,15 +72,13 @@ impl Workload {
         Self {
             objects: Api::namespaced_with(client.clone(), namespace, &kind.resource()),
             pods: Api::namespaced(client.clone(), namespace),
-            claims: Api::namespaced(client.clone(), namespace),
+            claim_objects: Api::namespaced(client.clone(), namespace),
+            generation: 1,
+            claims: BTreeSet::new(),
             kind,
             name,
             setup,
         }
-    }
-
-    pub(super) const fn setup(&self) -> Setup {
-        self.setup
     }
 
     /// Creates the object.
@@ -86,11 +90,12 @@ impl Workload {
         Ok(())
     }
 
-    /// Writes the fields of the user, and returns the generation after it.
-    pub(super) async fn write(&self, desired: &Desired) -> anyhow::Result<i64> {
+    /// Writes the fields of the user.
+    pub(super) async fn write(&mut self, desired: &Desired) -> anyhow::Result<()> {
         let patch = Patch::Merge(json!({ "spec": self.written(desired) }));
         let object = self.objects.patch(&self.name, &PatchParams::default(), &patch).await?;
-        object.metadata.generation.context("an object without generation")
+        self.generation = object.metadata.generation.context("an object without generation")?;
+        Ok(())
     }
 
     /// Deletes the object in the background, as `kubectl delete` does.
@@ -100,33 +105,33 @@ impl Workload {
     }
 
     /// Changes a Pod.
-    pub(super) async fn harm(&self, harm: Harm, pod: &Pod) -> anyhow::Result<()> {
+    pub(super) async fn disrupt(&self, disruption: Disruption, pod: &Pod) -> anyhow::Result<()> {
         let name = pod.name_any();
         let params = PatchParams::default();
-        match harm {
-            Harm::Delete | Harm::DeleteAll => {
+        match disruption {
+            Disruption::Delete | Disruption::DeleteAll => {
                 self.pods.delete(&name, &DeleteParams::default()).await?;
             }
-            Harm::Evict => {
+            Disruption::Evict => {
                 self.pods.evict(&name, &EvictParams::default()).await?;
             }
-            Harm::Fail | Harm::Unready => {
+            Disruption::Fail | Disruption::Unready => {
                 let unready = json!({ "type": "Ready", "status": "False" });
                 let mut status = json!({ "conditions": [unready] });
-                if harm == Harm::Fail {
+                if disruption == Disruption::Fail {
                     (status["phase"], status["reason"]) = (json!("Failed"), json!("Evicted"));
                 }
                 let patch = Patch::Strategic(json!({ "status": status }));
                 self.pods.patch_status(&name, &params, &patch).await?;
             }
-            Harm::Release => {
+            Disruption::Release => {
                 let labels = json!({ "app": format!("{}-released", self.name) });
                 let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
                 self.pods.patch(&name, &params, &patch).await?;
             }
-            Harm::LoseClaim => {
+            Disruption::LoseClaim => {
                 let claim = claim_of(pod).context("a Pod without claim")?;
-                self.claims.delete(claim, &DeleteParams::default()).await?;
+                self.claim_objects.delete(claim, &DeleteParams::default()).await?;
                 self.pods.delete(&name, &DeleteParams::default()).await?;
             }
         }

@@ -17,11 +17,11 @@ use super::{
         failures::Failures,
         pairs::Pairs,
         revisions::Revisions,
-        rolling_limits::{Budget, is_in_service},
+        rolling_limits::{Budget, consume, is_in_service},
         rollout_step::Rollout,
     },
 };
-use crate::view::{Observed, PodView};
+use crate::view::{Observed, PodSource, PodView};
 
 /// Maximum number of Pods that one plan acts on. The remaining Pods are left to the next reconcile,
 /// so that the first Pods of a large CollaSet progress before the last ones start, and a plan uses
@@ -271,42 +271,29 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// Consumes the limit of updated Pods that are not available, to update a Pod that is out of
-    /// service; returns false and records the limit if none is left. An available Pod consumes
-    /// `maxUnavailable`, see [`Self::try_interrupt`].
-    pub(super) fn try_unproven(&mut self, pod: &PodView, target: &RevisionName) -> bool {
+    /// Consumes a limit to update a Pod; returns false and records the limit if none is left. A Pod
+    /// that is out of service consumes that of updated Pods which are not available.
+    pub(super) fn try_update(&mut self, pod: &PodView, target: &PodSource) -> bool {
         let updated = &self.revisions.updated;
-        let is_updated = *target == *updated && pod.revision != *updated;
+        let is_updated = target.revision == *updated && pod.revision != *updated;
         if !is_updated || pod.has_label(well_known::SERVICE_AVAILABLE) {
-            return true;
+            return self.try_interrupt(pod);
         }
-        match &mut self.budget.unproven {
-            None => true,
-            Some(0) => {
-                self.queue(pod, MAX_UNAVAILABLE);
-                false
-            }
-            Some(left) => {
-                *left -= 1;
-                true
-            }
+        let is_permitted = consume(&mut self.budget.updated_unavailable);
+        if !is_permitted {
+            self.queue(pod, MAX_UNAVAILABLE);
         }
+        is_permitted
     }
 
     /// Consumes `maxSurge` to create a replacement of this Pod; returns false and records the limit
     /// if none is left.
     pub(super) fn try_surge(&mut self, pod: &PodView) -> bool {
-        match self.budget.surge {
-            None => true,
-            Some(0) => {
-                self.queue(pod, MAX_SURGE);
-                false
-            }
-            Some(left) => {
-                self.budget.surge = Some(left - 1);
-                true
-            }
+        let is_permitted = consume(&mut self.budget.surge);
+        if !is_permitted {
+            self.queue(pod, MAX_SURGE);
         }
+        is_permitted
     }
 
     fn is_in_service(&self, pod: &PodView) -> bool {

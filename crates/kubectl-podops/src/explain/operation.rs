@@ -161,7 +161,7 @@ fn operated(facts: &Facts, pod: &Pod, id: &str) -> Vec<Cause> {
     vec![absence.unwrap_or_else(|| Cause::new(not_applied(facts, pod)))]
 }
 
-/// Why the CollaSet has not changed a Pod that may be operated on.
+/// Returns the cause for which a CollaSet has not changed a Pod that may be operated on.
 fn not_applied(facts: &Facts, pod: &Pod) -> String {
     let text = "the CollaSet has not applied the change yet";
     let spec = set::owner(facts, pod).map(|set| &set.spec);

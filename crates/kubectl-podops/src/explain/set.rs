@@ -11,6 +11,7 @@ use super::{Cause, Explanation, Facts};
 use crate::{
     counted::counted,
     pods::{label, name},
+    rollout::continuation,
 };
 
 /// Conditions that report a problem or a pause, with the status in which they do.
@@ -35,8 +36,10 @@ pub fn explain(facts: &Facts, set: &str) -> Option<Explanation> {
     let name = set.metadata.name.as_deref().unwrap_or_default();
     causes.extend(problems(&status).into_iter().map(|condition| {
         let cause = condition_cause(condition);
-        let remedy = remedy(condition.reason.as_deref().unwrap_or_default(), name);
-        remedy.map_or_else(|| cause.clone(), |remedy| cause.clone().remedy(remedy))
+        match remedy(condition.reason.as_deref().unwrap_or_default(), name) {
+            Some(remedy) => cause.remedy(remedy),
+            None => cause,
+        }
     }));
     causes.extend(status.waiting.iter().map(|group| explained_group(facts, group)));
     let replicas = set.spec.replicas.unwrap_or(REPLICAS);
@@ -79,17 +82,12 @@ pub(super) fn condition_cause(condition: &Condition) -> Cause {
 
 /// Command that continues a rollout that has stopped for this reason.
 fn remedy(reason: &str, set: &str) -> Option<String> {
-    let command = |command: &str| format!("kubectl podops rollout {command} {set}");
     match reason {
-        "SpecPaused" => Some(command("resume")),
-        "StepPaused" => Some(command("approve")),
         "RolloutHalted" | "RolledBack" | "RollingBack" => Some(format!(
-            "fix the template, or return to the last complete revision: {}; to go on with this \
-             one: {}",
-            command("undo"),
-            command("resume")
+            "fix the template, or return to the last complete revision: kubectl podops rollout \
+             undo {set}; to go on with this one: kubectl podops rollout resume {set}"
         )),
-        _ => None,
+        _ => continuation(reason, set),
     }
 }
 

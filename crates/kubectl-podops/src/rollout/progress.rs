@@ -45,9 +45,11 @@ pub fn progress(set: &CollaSet) -> Progress {
             "collaset/{name}: complete, {available} Pods available"
         ));
     }
-    if let Some(command) = continuation(reason, status) {
+    if let Some(command) =
+        continuation(reason, &name).filter(|_| !continues_by_itself(reason, status))
+    {
         return Progress::WaitsForUser(format!(
-            "collaset/{name}: {reason}: {message}; to continue: {command} {name}"
+            "collaset/{name}: {reason}: {message}; to continue: {command}"
         ));
     }
     let CollaSetStatus { replicas, updated_replicas, updated_available_replicas, .. } = status;
@@ -59,17 +61,19 @@ pub fn progress(set: &CollaSet) -> Progress {
     ))
 }
 
-/// Command that continues a paused rollout; `None` if it continues by itself.
-fn continuation(reason: &str, status: &CollaSetStatus) -> Option<&'static str> {
+/// Command that continues a rollout that is paused for this reason of Progressing or Paused.
+pub(crate) fn continuation(reason: &str, set: &str) -> Option<String> {
     match reason {
-        "Paused" => Some("kubectl podops rollout resume"),
-        "StepPaused" if !continues_by_itself(status) => Some("kubectl podops rollout approve"),
+        "Paused" | "SpecPaused" => Some(format!("kubectl podops rollout resume {set}")),
+        "StepPaused" => Some(format!("kubectl podops rollout approve {set}")),
         _ => None,
     }
 }
 
-fn continues_by_itself(status: &CollaSetStatus) -> bool {
-    status.rollout_step.as_ref().is_some_and(|step| step.continues_at.is_some())
+/// Returns whether the pause of a step ends without its approval.
+fn continues_by_itself(reason: &str, status: &CollaSetStatus) -> bool {
+    let step = status.rollout_step.as_ref().filter(|_| reason == "StepPaused");
+    step.is_some_and(|step| step.continues_at.is_some())
 }
 
 /// What degrades the set, and what most Pods wait for; each begins with a semicolon.

@@ -59,13 +59,20 @@ pub(in crate::plan) fn is_finished(pod: &PodView, last: &LastPodStatus) -> bool 
     if !last.resized.is_empty() && !has_resources(pod) {
         return false;
     }
-    pod.containers.iter().all(|container| {
-        let state = last.container_states.get(&container.name);
-        // A webhook or another controller may have rewritten the image, also to that of before.
-        state.is_none_or(|state| {
-            container.image == state.last_image || has_rerun(pod, container, state)
-        })
-    })
+    pod.containers.iter().all(|container| is_reported(pod, container, last))
+}
+
+/// Returns whether the kubelet reports the container as it is after the update: until then, the
+/// reported digest is that of the image before.
+pub(in crate::plan) fn is_reported(
+    pod: &PodView,
+    container: &Container,
+    last: &LastPodStatus,
+) -> bool {
+    let state = last.container_states.get(&container.name);
+    // A webhook or another controller may have rewritten the image, also to that of before.
+    state
+        .is_none_or(|state| container.image == state.last_image || has_rerun(pod, container, state))
 }
 
 /// Returns whether the kubelet has applied the resources in the Pod's spec.
@@ -91,15 +98,6 @@ fn has_requests(pod: &PodView, container: &Container) -> bool {
 #[must_use]
 pub fn is_changed(pod: &PodView) -> bool {
     last_pod_status(pod) != LastPodStatus::default()
-}
-
-/// Returns whether the kubelet reports the container as it was before the update under way: the
-/// digest is then that of the image before.
-pub(in crate::plan) fn is_report_outdated(pod: &PodView, container: &Container) -> bool {
-    let last = last_pod_status(pod);
-    last.container_states.get(&container.name).is_some_and(|state| {
-        container.image != state.last_image && !has_rerun(pod, container, state)
-    })
 }
 
 /// Returns the status recorded before the update under way; empty if missing or invalid.

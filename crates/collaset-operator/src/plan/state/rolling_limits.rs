@@ -18,8 +18,8 @@ use crate::view::{Observed, PodView};
 pub(in crate::plan) struct Budget {
     /// Number of in-service Pods that may still be taken out of service.
     pub(in crate::plan) unavailable: Option<usize>,
-    /// Number of Pods out of service that may still be updated, from [`unproven_left`].
-    pub(in crate::plan) unproven: Option<usize>,
+    /// Number of Pods out of service that may still be updated, from [`updated_unavailable_left`].
+    pub(in crate::plan) updated_unavailable: Option<usize>,
     /// True if more Pods are out of service than `maxUnavailable` allows.
     pub(in crate::plan) exceeded: bool,
     /// Number of surge Pods that may still be created.
@@ -31,7 +31,7 @@ impl Budget {
     pub(in crate::plan) fn read(
         facts: &Facts<'_>,
         counted: &[&PodView],
-        unproven: Option<usize>,
+        updated_unavailable: Option<usize>,
     ) -> Self {
         let Facts { observed, now, .. } = *facts;
         let max_unavailable = max_unavailable(observed);
@@ -42,11 +42,18 @@ impl Budget {
         let out_of_service = observed.replicas().saturating_sub(in_service);
         Self {
             unavailable: max_unavailable.map(|limit| limit.saturating_sub(out_of_service)),
-            unproven,
+            updated_unavailable,
             exceeded: max_unavailable.is_some_and(|limit| out_of_service > limit),
             surge: surge(facts, counted),
         }
     }
+}
+
+/// Consumes one of a limit; returns false if none is left.
+pub(in crate::plan) fn consume(limit: &mut Option<usize>) -> bool {
+    let is_left = *limit != Some(0);
+    *limit = limit.map(|left| left.saturating_sub(1));
+    is_left
 }
 
 /// `maxUnavailable` as a number of Pods.
@@ -63,7 +70,7 @@ pub(crate) fn max_unavailable(observed: &Observed) -> Option<usize> {
 /// `maxUnavailable` less those that are updated and not available yet. A revision that does not
 /// run takes no more Pods than that, also of those that are lost or not available for another
 /// reason. `None` for no limit, and if no other revision is left.
-pub(in crate::plan) fn unproven_left(
+pub(in crate::plan) fn updated_unavailable_left(
     facts: &Facts<'_>,
     instances: &Instances,
     pods: &BTreeMap<InstanceId, &PodView>,
@@ -75,7 +82,7 @@ pub(in crate::plan) fn unproven_left(
     }
     // With 0, Pods are replaced: their successors are surge Pods, which count as well.
     let limit = max_unavailable(observed)?.max(1);
-    let unproven = instances.own.keys().filter(|id| match pods.get(id) {
+    let unavailable = instances.own.keys().filter(|id| match pods.get(id) {
         Some(pod) => {
             let is_updated = pod.kept_revision().is_none_or(|kept| kept == updated);
             is_updated && !observed.is_available(pod, now)
@@ -86,7 +93,7 @@ pub(in crate::plan) fn unproven_left(
             last.or_else(|| instances.revision(**id)).is_none_or(|next| next == *updated)
         }
     });
-    Some(limit.saturating_sub(unproven.count()))
+    Some(limit.saturating_sub(unavailable.count()))
 }
 
 /// Number of surge Pods that `maxSurge` still permits.

@@ -11,8 +11,13 @@ use podops_api::{
 };
 
 use super::{
-    decorations::Decorator, facts::Facts, failures::Response, instance_ids::Instances,
-    last_status::is_changed, pairs::Pairs, rolling_limits::unproven_left,
+    decorations::Decorator,
+    facts::Facts,
+    failures::Response,
+    instance_ids::Instances,
+    last_status::is_changed,
+    pairs::Pairs,
+    rolling_limits::{consume, updated_unavailable_left},
 };
 use crate::{
     decoration::applied::AppliedDecorations,
@@ -29,7 +34,7 @@ pub(in crate::plan) struct Targets {
     /// Instances whose next Pod waits for the revision of a decoration.
     waiting: BTreeMap<InstanceId, DecorationName>,
     /// Number of instances out of service that may still be updated.
-    pub(in crate::plan) unproven_left: Option<usize>,
+    pub(in crate::plan) updated_unavailable_left: Option<usize>,
 }
 
 impl Targets {
@@ -60,8 +65,8 @@ impl Targets {
             observed.active().filter_map(|pod| Some((pod.instance?, pod))).collect();
         let counted = counted(instances, &pods, facts.pairs);
         let scope = scope(facts, instances, &pods, &counted);
-        let mut unproven_left = unproven_left(facts, instances, &pods);
-        let is_unproven = unproven_left == Some(0);
+        let mut unavailable_left = updated_unavailable_left(facts, instances, &pods);
+        let is_exhausted = unavailable_left == Some(0);
         let is_rolled_back = facts.failures.response == Response::Rollback;
         let rolls_back = !observed.is_by_label() || is_rolled_back;
         let updated = &facts.revisions.updated;
@@ -83,15 +88,10 @@ impl Targets {
                 recorded.unwrap_or_else(|| current.clone())
             } else if scope.contains(&id) {
                 let lost = is_next.then(|| lost_revision(facts, id, pod.copied())).flatten();
-                let lost = lost.filter(|lost| *lost != updated);
-                match (lost, &mut unproven_left) {
+                match lost.filter(|lost| *lost != updated) {
                     // Both are updated later.
-                    (Some(lost), Some(0)) => lost.clone(),
-                    (None, _) if is_new && is_unproven => current.clone(),
-                    (Some(_), Some(left)) => {
-                        *left -= 1;
-                        updated.clone()
-                    }
+                    Some(lost) if !consume(&mut unavailable_left) => lost.clone(),
+                    None if is_new && is_exhausted => current.clone(),
                     _ => updated.clone(),
                 }
             } else if is_new {
@@ -119,7 +119,7 @@ impl Targets {
             let source = PodSource { revision: target, decorations: fitting.applied };
             targets.sources.insert(id, source);
         }
-        targets.unproven_left = unproven_left;
+        targets.updated_unavailable_left = unavailable_left;
         targets
     }
 }

@@ -17,16 +17,14 @@ use crate::{
         planner::{Blocker, Planner},
         state::{
             instance_ids::Instances,
-            last_status::{
-                LastPodStatus, is_finished, is_report_outdated, last_pod_status, missing,
-            },
+            last_status::{LastPodStatus, is_finished, is_reported, last_pod_status, missing},
             pairs::Pairs,
             targets::{Targets, priority},
         },
     },
     reasons,
     template::compare::{UpdateMethod, method, restarted},
-    view::{DryRunResult, OwnOperation, PodSource, PodView, Resize},
+    view::{Container, DryRunResult, OwnOperation, PodSource, PodView, Resize},
 };
 
 /// Plans the next update steps of Pods that are not at their target revision.
@@ -145,18 +143,20 @@ impl StepMethod {
         self.method
     }
 
-    /// Returns whether a container to restart has not been reported with its present image. Its
-    /// other reference would name the image before.
+    /// Returns whether the kubelet has not reported the present image of a container to restart:
+    /// its other reference would name the image before.
     fn awaits_report(&self, pod: &PodView) -> bool {
-        let mut restarted =
-            pod.containers.iter().filter(|container| self.restarted.contains(&container.name));
-        restarted.any(|container| is_report_outdated(pod, container))
+        let last = last_pod_status(pod);
+        !self.restarted(pod).all(|container| is_reported(pod, container, &last))
     }
 
     fn can_restart(&self, pod: &PodView) -> bool {
-        pod.containers.iter().all(|container| {
-            !self.restarted.contains(&container.name) || pod.restart_image(container).is_some()
-        })
+        self.restarted(pod).all(|container| pod.restart_image(container).is_some())
+    }
+
+    /// Containers of a Pod that the update restarts although their images do not change.
+    fn restarted<'a>(&'a self, pod: &'a PodView) -> impl Iterator<Item = &'a Container> {
+        pod.containers.iter().filter(|container| self.restarted.contains(&container.name))
     }
 }
 
@@ -208,11 +208,7 @@ fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, targ
             // Decorations that the API server rejects would leave the Pod out of service.
             let is_checked = recreates || pod.decorations != target.decorations;
             let may_begin = !is_checked || dry_run::is_accepted(planner, target);
-            if may_begin
-                && planner.capacity_left() > 0
-                && planner.try_unproven(pod, &target.revision)
-                && planner.try_interrupt(pod)
-            {
+            if may_begin && planner.capacity_left() > 0 && planner.try_update(pod, target) {
                 let end = if recreates { OperationEnd::PodDeleted } else { OperationEnd::PodKept };
                 planner.change_pod(pod, PodChange::Begin { operation, end });
             }
