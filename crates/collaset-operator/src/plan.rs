@@ -40,8 +40,8 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
         planner.add(Action::Set(SetChange::AddFinalizer));
     }
     revision::plan(&mut planner);
-    let mut instances = Instances::recover(observed, &planner.revisions);
-    let pairs = Pairs::read(observed);
+    let pairs = Pairs::read(observed, &planner.revisions.current, now);
+    let mut instances = Instances::recover(observed, &planner.revisions, &pairs);
     membership::plan(&mut planner, &mut instances, &pairs);
     scale::allocate(&mut planner, &mut instances);
     let counted = counted(observed, &pairs, &planner.released);

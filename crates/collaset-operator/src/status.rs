@@ -47,7 +47,7 @@ pub fn status(
     let mut status = counts(observed, plan, now);
     status.waiting = waiting.groups;
     status.conditions.clone_from(&observed.status.conditions);
-    if is_promoted(observed, plan, &status) {
+    if is_promoted(observed, plan, &status, now) {
         status.current_revision.clone_from(&status.updated_revision);
         status.rollout_step = None;
     }
@@ -131,17 +131,27 @@ fn count<'a>(pods: impl Iterator<Item = &'a PodView>) -> i32 {
 
 /// Returns whether the updated revision becomes the current one: it is to be that of all Pods, and
 /// is that of enough ready ones. Without Pods, nothing shows that it works.
-fn is_promoted(observed: &Observed, plan: &Plan, status: &CollaSetStatus) -> bool {
+fn is_promoted(
+    observed: &Observed,
+    plan: &Plan,
+    status: &CollaSetStatus,
+    now: Timestamp,
+) -> bool {
     let is_of_all = !observed.has_partition()
         && is_last_step(plan.rollout.step.as_ref())
         && plan.failures.response == Response::Continue;
-    is_of_all && observed.replicas() > 0 && is_at_updated_revision(observed, status)
+    is_of_all && observed.replicas() > 0 && is_at_updated_revision(observed, plan, status, now)
 }
 
 /// Returns whether enough Pods are ready at the updated revision and no counted Pod has another:
 /// surplus Pods that will be deleted may be the only updated ones.
-fn is_at_updated_revision(observed: &Observed, status: &CollaSetStatus) -> bool {
-    let pairs = Pairs::read(observed);
+fn is_at_updated_revision(
+    observed: &Observed,
+    plan: &Plan,
+    status: &CollaSetStatus,
+    now: Timestamp,
+) -> bool {
+    let pairs = Pairs::read(observed, &plan.current, now);
     let mut ready_at_updated = 0;
     for pod in observed.active().filter(|pod| !pairs.is_surge(pod)) {
         if *pod.revision != status.updated_revision {

@@ -195,6 +195,11 @@ pub enum PodChange {
         /// Instance ID of the Pod.
         instance: InstanceId,
     },
+    /// Records the origin of the new Pod of a pair, after the earlier one was lost.
+    SetOrigin {
+        /// Next Pod of the origin's instance.
+        origin: PodName,
+    },
     /// Removes the pair labels of a Pod whose counterpart does not exist.
     RemovePair,
     /// Requests the replacement of the Pod by one at another revision.
@@ -318,6 +323,7 @@ impl PodChange {
             }
             Self::SetPair { new } => write!(f, "pair {pod} with {new}"),
             Self::SetInstance { instance } => write!(f, "label {pod} as {instance}"),
+            Self::SetOrigin { origin } => write!(f, "pair {origin} with {pod}"),
             Self::RemovePair => write!(f, "unpair {pod}"),
             Self::ReplaceUpdate { to } => write!(f, "replace-update {pod} {to}"),
             Self::CancelReplace => write!(f, "cancel-replace {pod}"),

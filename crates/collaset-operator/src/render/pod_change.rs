@@ -39,6 +39,9 @@ pub(super) fn change_pod(
             preconditions(pod, &[]).change_labels(&changes).build()
         }
         PodChange::SetPair { new } => set_id(pod, well_known::REPLACE_PAIR_NEW_ID, *new),
+        PodChange::SetOrigin { origin } => {
+            set_label(pod, well_known::REPLACE_PAIR_ORIGIN_NAME, origin.to_string())
+        }
         PodChange::SetInstance { instance } => set_id(pod, well_known::INSTANCE_ID, *instance),
         PodChange::ReplaceUpdate { to } => {
             preconditions(pod, &[]).change_labels(&replace_changes(pod, Some(to), now)).build()
@@ -68,7 +71,11 @@ pub(super) fn change_pod(
 
 /// Sets a label to an instance ID.
 fn set_id(pod: &PodView, label: &str, id: InstanceId) -> Change {
-    let change = (label.to_owned(), Some(id.to_string()));
+    set_label(pod, label, id.to_string())
+}
+
+fn set_label(pod: &PodView, label: &str, value: String) -> Change {
+    let change = (label.to_owned(), Some(value));
     preconditions(pod, &[]).change_labels(&LabelChanges::from([change])).build()
 }
 

@@ -53,15 +53,19 @@ proptest! {
 
     #[test]
     fn losses_spread_no_bad_revision(
-        policy in prop::sample::select(vec!["Recreate", "InPlaceIfPossible"]),
+        policy in prop::sample::select(vec!["Recreate", "InPlaceIfPossible", "Replace"]),
         has_persistent_names in any::<bool>(),
         max_unavailable in 1..3_usize,
+        max_surge in prop::option::of(1..3_usize),
         losses in prop::collection::vec(
             (0..REPLICAS, prop::sample::select(LOSSES.to_vec()), any::<bool>()),
             1..12,
         ),
     ) {
-        let rolling = json!({ "maxUnavailable": max_unavailable });
+        let replaces = policy == "Replace";
+        // The successors of a replacement are surge Pods, any number without a limit.
+        let spread = if replaces { max_surge.unwrap_or(REPLICAS) } else { max_unavailable };
+        let rolling = json!({ "maxUnavailable": max_unavailable, "maxSurge": max_surge });
         let strategy = json!({ "podUpgradePolicy": policy, "rollingUpdate": rolling });
         let names = if has_persistent_names { "PersistentSequence" } else { "Random" };
         let mut world = World::with(json!({
@@ -72,7 +76,7 @@ proptest! {
         world.converge();
         world.set_image(BAD);
         world.converge();
-        prop_assert_eq!(world.bad(), max_unavailable);
+        prop_assert_eq!(world.bad(), spread);
         for (index, loss, settles) in losses {
             world.lose(index, loss);
             if settles {
@@ -80,8 +84,12 @@ proptest! {
             } else {
                 world.run_rounds(1);
             }
-            prop_assert!(world.bad() <= max_unavailable, "{} Pods do not run", world.bad());
+            prop_assert!(world.bad() <= spread, "{} Pods do not run", world.bad());
         }
+        world.converge();
+        let taken = if replaces { 0 } else { max_unavailable };
+        let running = world.live().len() - world.bad();
+        prop_assert!(running >= REPLICAS - taken, "{running} Pods run");
         world.set_image("v3");
         world.converge();
         prop_assert!(world.live().iter().all(|pod| pod.image() == "v3"));

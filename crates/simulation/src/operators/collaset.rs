@@ -156,6 +156,7 @@ fn method(change: &PodChange) -> Option<Method> {
         | PodChange::Release
         | PodChange::Exclude
         | PodChange::SetPair { .. }
+        | PodChange::SetOrigin { .. }
         | PodChange::SetInstance { .. }
         | PodChange::RemovePair
         | PodChange::ReplaceUpdate { .. }

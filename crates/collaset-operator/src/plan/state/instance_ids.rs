@@ -8,7 +8,7 @@ use podops_api::{
     well_known::{self, context},
 };
 
-use super::revisions::Revisions;
+use super::{pairs::Pairs, revisions::Revisions};
 use crate::{
     decoration::applied::AppliedDecorations,
     view::{Observed, PodView, ids},
@@ -104,13 +104,17 @@ fn id_in(data: &Data, key: &str) -> Option<InstanceId> {
 
 impl Instances {
     /// Reads the ResourceContext and reconciles it with the existing Pods.
-    pub(in crate::plan) fn recover(observed: &Observed, revisions: &Revisions<'_>) -> Self {
+    pub(in crate::plan) fn recover(
+        observed: &Observed,
+        revisions: &Revisions<'_>,
+        pairs: &Pairs<'_>,
+    ) -> Self {
         let mut instances = Self::read(observed);
         let active: Vec<&PodView> = observed.active().collect();
         let pods = PodIds::read(&active);
         instances.restore_from_pods(&active, revisions);
         instances.sync_flags(&pods.used);
-        instances.sync_pairs(&pods);
+        instances.sync_pairs(&pods, &pairs.lost_origins());
         instances.drop_surplus(&pods.used, observed.replicas().max(active.len()));
         instances
     }
@@ -180,10 +184,12 @@ impl Instances {
     }
 
     /// Ends the pairs of which one Pod no longer exists, or whose replacement was cancelled.
-    fn sync_pairs(&mut self, pods: &PodIds) {
+    fn sync_pairs(&mut self, pods: &PodIds, lost_origins: &BTreeSet<InstanceId>) {
         for Link { from: origin, to: new } in self.links(context::REPLACE_NEW_POD_ID) {
-            if pods.staying.contains(&new) && !pods.used.contains(&origin) {
-                // The new Pod took over, or the origin was lost before the new Pod was available.
+            if lost_origins.contains(&origin) {
+                // The next Pod of the origin goes on with the pair.
+            } else if pods.staying.contains(&new) && !pods.used.contains(&origin) {
+                // The new Pod took over.
                 self.own.remove(&origin);
                 self.removed.insert(origin, RemovalReason::Replaced);
             } else if !pods.used.contains(&new) && !pods.to_replace.contains(&origin) {

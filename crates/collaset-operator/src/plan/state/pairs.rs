@@ -1,11 +1,18 @@
 //! Replacement pairs: an origin and the new Pod that takes over from it.
 //!
 //! A new Pod names its origin in a label from its creation, so a pair is known even if labelling
-//! the origin failed.
+//! the origin failed. If the origin is lost before the new Pod of an update is available, the
+//! origin's instance gets its next Pod at the current revision, and the pair goes on with that one:
+//! a revision that does not run takes over from no Pod.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use podops_api::well_known;
+use jiff::Timestamp;
+use podops_api::{
+    ids::{InstanceId, PodName, RevisionName},
+    resource_context::ContextDetail,
+    well_known::{self, context},
+};
 
 use crate::view::{Observed, PodView};
 
@@ -13,27 +20,46 @@ use crate::view::{Observed, PodView};
 pub struct Pairs<'a> {
     /// New Pods by the names of their origins; more than one after a failed reconcile.
     new: BTreeMap<&'a str, Vec<&'a PodView>>,
-    /// Existing origins by name.
-    origins: BTreeMap<&'a str, &'a PodView>,
+    /// Existing origins by the names of their new Pods.
+    origins: BTreeMap<&'a PodName, &'a PodView>,
+    /// New Pods that do not take over from their lost origins, with the instances of these.
+    waiting: BTreeMap<&'a PodName, InstanceId>,
 }
 
 impl<'a> Pairs<'a> {
-    /// Reads the pairs from the labels of the Pods.
+    /// Reads the pairs from the labels of the Pods, and from the ResourceContext for origins that
+    /// were lost.
     #[must_use]
-    pub fn read(observed: &'a Observed) -> Self {
-        let mut new = BTreeMap::<&str, Vec<&PodView>>::new();
-        for pod in observed.active() {
-            if let Some(origin) = origin_name(pod) {
-                new.entry(origin).or_default().push(pod);
-            }
-        }
+    pub fn read(observed: &'a Observed, current: &RevisionName, now: Timestamp) -> Self {
         // A terminal Pod needs no replacement, except that with persistent names it occupies the
         // name of its successor.
         let persistent = observed.has_persistent_names();
         let existing = observed.all().filter(|pod| persistent || !pod.terminal);
-        let named = existing.map(|pod| (pod.name.as_str(), pod));
-        let origins = named.filter(|(name, _)| new.contains_key(name)).collect();
-        Self { new, origins }
+        let by_name: BTreeMap<&str, &PodView> =
+            existing.map(|pod| (pod.name.as_str(), pod)).collect();
+        let lost = LostOrigins::read(observed, current);
+        let mut pairs =
+            Self { new: BTreeMap::new(), origins: BTreeMap::new(), waiting: BTreeMap::new() };
+        for new in observed.active() {
+            let Some(name) = origin_name(new) else { continue };
+            let named = by_name.get(name).copied();
+            let origin = match named {
+                Some(origin) if !origin.deleting => Some(origin),
+                _ => lost.next_pod(new).or(named),
+            };
+            pairs.new.entry(origin.map_or(name, |origin| &origin.name)).or_default().push(new);
+            if let Some(origin) = origin {
+                pairs.origins.insert(&new.name, origin);
+            }
+            let has_origin = origin.is_some_and(|origin| !origin.deleting);
+            if !has_origin
+                && !observed.is_available(new, now)
+                && let Some(id) = lost.kept_for(new)
+            {
+                pairs.waiting.insert(&new.name, id);
+            }
+        }
+        pairs
     }
 
     /// Returns the Pod that replaces `origin`.
@@ -48,7 +74,7 @@ impl<'a> Pairs<'a> {
     /// Returns the existing Pod that `new` replaces, even if it is being deleted.
     #[must_use]
     pub fn existing_origin(&self, new: &PodView) -> Option<&'a PodView> {
-        self.origins.get(origin_name(new)?).copied()
+        self.origins.get(&new.name).copied()
     }
 
     /// Returns the Pod that `new` replaces, while it exists and is not being deleted.
@@ -57,11 +83,59 @@ impl<'a> Pairs<'a> {
         (!origin.deleting).then_some(origin)
     }
 
-    /// Returns whether the Pod is a surge Pod: of the pair, only its origin is a replica.
+    /// Returns whether the Pod is a surge Pod: of the pair, only its origin is a replica, or the
+    /// next Pod of that instance.
     #[must_use]
     pub fn is_surge(&self, pod: &PodView) -> bool {
-        self.origin_of(pod).is_some()
+        self.origin_of(pod).is_some() || self.waiting.contains_key(&pod.name)
     }
+
+    /// Instances whose Pod was lost, and which get their next one although a new Pod exists that
+    /// was to replace it.
+    pub(in crate::plan) fn lost_origins(&self) -> BTreeSet<InstanceId> {
+        self.waiting.values().copied().collect()
+    }
+}
+
+/// Instances of origins that were lost at the current revision.
+struct LostOrigins<'a> {
+    /// Origins by the instances of their new Pods, as recorded in the ResourceContext.
+    origins: BTreeMap<InstanceId, InstanceId>,
+    /// Active Pods that are not being deleted, by instance.
+    pods: BTreeMap<InstanceId, &'a PodView>,
+    /// Instances whose last Pod was at the current revision.
+    at_current: BTreeSet<InstanceId>,
+}
+
+impl<'a> LostOrigins<'a> {
+    fn read(observed: &'a Observed, current: &RevisionName) -> Self {
+        let own = observed.instance_entries().iter().filter(|entry| observed.owns(entry));
+        let staying = observed.active().filter(|pod| !pod.deleting);
+        let at_current = observed.last_pods.iter();
+        let at_current = at_current.filter(|(_, last)| last.revision.as_ref() == Some(current));
+        Self {
+            origins: own.filter_map(|entry| Some((entry.id, origin_id(entry)?))).collect(),
+            pods: staying.filter_map(|pod| Some((pod.instance?, pod))).collect(),
+            at_current: at_current.map(|(id, _)| *id).collect(),
+        }
+    }
+
+    /// Returns the instance that `new` was to replace, if it gets another Pod of its own revision.
+    fn kept_for(&self, new: &PodView) -> Option<InstanceId> {
+        let id = self.origins.get(&new.instance?).copied()?;
+        let is_update = new.instance.is_some_and(|new| !self.at_current.contains(&new));
+        (is_update && self.at_current.contains(&id)).then_some(id)
+    }
+
+    /// Returns the next Pod of the instance that `new` was to replace.
+    fn next_pod(&self, new: &PodView) -> Option<&'a PodView> {
+        self.pods.get(&self.kept_for(new)?).copied()
+    }
+}
+
+/// Returns the instance that the one of this entry replaces.
+fn origin_id(entry: &ContextDetail) -> Option<InstanceId> {
+    entry.data.get(context::REPLACE_ORIGIN_POD_ID)?.parse().ok()
 }
 
 /// Returns the name of the Pod that this one replaces, from its labels.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use podops_api::{
+    collaset::PodUpgradePolicy,
     ids::{DecorationName, InstanceId, RevisionName},
     well_known,
 };
@@ -66,6 +67,9 @@ impl Targets {
         let counted = counted(instances, &pods, facts.pairs);
         let scope = scope(facts, instances, &pods, &counted);
         let mut unavailable_left = updated_unavailable_left(facts, instances, &pods);
+        // A Pod is replaced by a successor that is available, also if it was lost.
+        let policy = observed.spec.update_strategy.pod_upgrade_policy;
+        let replaces = policy == PodUpgradePolicy::Replace;
         let is_exhausted = unavailable_left == Some(0);
         let is_rolled_back = facts.failures.response == Response::Rollback;
         let rolls_back = !observed.is_by_label() || is_rolled_back;
@@ -90,6 +94,7 @@ impl Targets {
                 let lost = is_next.then(|| lost_revision(facts, id, pod.copied())).flatten();
                 match lost.filter(|lost| *lost != updated) {
                     // Both are updated later.
+                    Some(lost) if replaces && lost == current => lost.clone(),
                     Some(lost) if !consume(&mut unavailable_left) => lost.clone(),
                     None if is_new && is_exhausted => current.clone(),
                     _ => updated.clone(),
@@ -152,7 +157,8 @@ fn counted(instances: &Instances, pods: &PodsByInstance<'_>, pairs: &Pairs<'_>) 
     ids.filter(|id| match pods.get(id) {
         None => !instances.is_surge(*id),
         Some(pod) => {
-            let is_replaced = pod.deleting && pairs.new_of(pod).is_some();
+            let new = pairs.new_of(pod);
+            let is_replaced = pod.deleting && new.is_some_and(|new| !pairs.is_surge(new));
             !is_replaced && !pairs.is_surge(pod)
         }
     })

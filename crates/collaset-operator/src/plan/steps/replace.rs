@@ -42,10 +42,17 @@ pub(in crate::plan) fn plan(
 /// Plans the next step for the new Pod of a pair.
 fn plan_new_pod(planner: &mut Planner<'_>, pairs: &Pairs<'_>, targets: &Targets, new: &PodView) {
     let Some(origin) = pairs.existing_origin(new) else {
-        planner.change_pod(new, PodChange::RemovePair);
+        if !pairs.is_surge(new) {
+            planner.change_pod(new, PodChange::RemovePair);
+        }
         return;
     };
     if origin.deleting || origin.has_label(well_known::TO_DELETE) {
+        return;
+    }
+    if origin_name(new) != Some(&origin.name) {
+        // The next Pod of an origin that was lost.
+        planner.change_pod(new, PodChange::SetOrigin { origin: origin.name.clone() });
         return;
     }
     let is_valid = origin.has_label(well_known::TO_REPLACE)
