@@ -22,7 +22,10 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
-use crate::process::{self, signal};
+use crate::{
+    process::{self, signal},
+    relay::Relay,
+};
 
 /// File name of the administrator's kubeconfig.
 const ADMIN: &str = "admin.kubeconfig";
@@ -203,6 +206,20 @@ impl ControlPlane {
         let mut config = Config::from_custom_kubeconfig(self.kubeconfig.clone(), &options).await?;
         config.auth_info.impersonate = Some(user.to_owned());
         Ok(Client::try_from(config)?)
+    }
+
+    /// Starts a relay between the API server and the users of kubeconfigs that are written later.
+    ///
+    /// # Errors
+    ///
+    /// If the kubeconfig names no address, or no loopback address is free.
+    pub async fn start_relay(&mut self) -> anyhow::Result<Relay> {
+        let cluster = self.kubeconfig.clusters.iter_mut().find_map(|named| named.cluster.as_mut());
+        let server = cluster.and_then(|cluster| cluster.server.as_mut()).context("no server")?;
+        let address = server.strip_prefix("https://").context("no address")?.parse()?;
+        let relay = Relay::start(address).await?;
+        *server = format!("https://{}", relay.address);
+        Ok(relay)
     }
 
     /// Writes a kubeconfig for a bearer token, and returns its path.

@@ -20,6 +20,7 @@ pub mod package_rollout;
 pub mod permissions;
 pub mod process;
 pub mod prometheus;
+pub mod relay;
 pub mod run_to_end;
 pub mod scenarios;
 pub mod server;

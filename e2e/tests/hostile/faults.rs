@@ -1,7 +1,7 @@
 //! Faults during rollouts: operators killed at random times, and an API server that is restarted,
 //! suspended or down for a minute.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::{
@@ -37,6 +37,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
     suite
         .scenario(Lane::Long, rollouts_complete_after_operators_are_killed_at_any_time)
         .scenario(Lane::Waiting, rollouts_complete_after_api_server_outages)
+        .scenario(Lane::Waiting, lost_connections_delay_a_rollout_by_less_than_two_minutes)
         .scenario(Lane::Waiting, undecodable_set_blocks_no_other_and_sigterm_frees_leases)
         .scenario(Lane::Long, creates_that_conflict_with_a_quota_are_repeated)
         .scenario(Lane::Waiting, a_write_without_event_stops_no_collaset)
@@ -107,6 +108,28 @@ async fn rollouts_complete_after_api_server_outages() {
         "a leader did not exit: {exits_before:?}, {exits_suspended:?}"
     );
     // An API server that starts returns 403 until it has loaded its roles, so 403s are not checked.
+    assert_eq!(before, uids(&cluster).await, "a Pod was recreated");
+}
+
+/// A watch over a connection that is lost without being closed is blind.
+async fn lost_connections_delay_a_rollout_by_less_than_two_minutes() {
+    let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
+    let relay = cluster.plane.start_relay().await.unwrap();
+    cluster.start_operators().await.unwrap();
+    cluster.create("web", 10, "nginx:0").await.unwrap();
+    cluster.wait_until_rolled_out("web", PODS, Duration::from_secs(60)).await.unwrap();
+    let before = uids(&cluster).await;
+    // The connections of the watches become idle, those of the Leases do not.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let lost = relay.lose_idle_connections().await;
+    let started = Instant::now();
+    cluster.set_image("web", "nginx:1").await.unwrap();
+    cluster.wait_until_rolled_out("web", PODS, Duration::from_secs(120)).await.unwrap();
+    let blind = started.elapsed();
+    eprintln!("{lost} connections lost; the rollout took {blind:.1?}");
+    assert!(blind > Duration::from_secs(20), "no watch was lost: {blind:?}");
+    let exits = OPERATORS.iter().map(|name| cluster.operator(name).unwrap().exits().len());
+    assert_eq!(exits.sum::<usize>(), 0, "an operator was restarted");
     assert_eq!(before, uids(&cluster).await, "a Pod was recreated");
 }
 

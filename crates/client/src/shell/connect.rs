@@ -2,7 +2,7 @@
 
 use std::{
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use futures::future::BoxFuture;
@@ -19,6 +19,11 @@ use tower::{BoxError, Service, layer::layer_fn};
 
 use super::metrics::Metrics;
 
+/// Time without a byte after which a connection with a request or watch is given up. The API server
+/// sends a bookmark each minute to every watch. Without it, a watch whose connection a firewall has
+/// lost is blind for up to five minutes.
+const READ_TIMEOUT: Duration = Duration::from_secs(90);
+
 /// Creates a client from the kubeconfig or the Pod's ServiceAccount. Its requests have the
 /// User-Agent `podops-<operator>/<version>`, which audit logs and API priority and fairness show.
 ///
@@ -33,6 +38,8 @@ pub async fn connect(operator: &str, metrics: &Metrics) -> Result<Client, Connec
     let agent = HeaderValue::try_from(format!("podops-{operator}/{}", env!("CARGO_PKG_VERSION")))?;
     config.headers.push((USER_AGENT, agent));
     config.default_retry = false;
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.reset_reader_on_write = true;
     let metrics = metrics.clone();
     let count = layer_fn(move |inner| CountingService { inner, metrics: metrics.clone() });
     Ok(ClientBuilder::try_from(config)?.with_layer(&count).build())
