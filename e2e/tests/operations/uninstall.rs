@@ -188,12 +188,12 @@ async fn without_operators() -> (TestCluster, BTreeSet<String>) {
 /// As a user does who removes the operators and the CRDs first: both hang, and nothing is lost.
 async fn pods_run_on_after_operators_and_definitions_were_deleted() {
     let (cluster, pods) = without_operators().await;
-    let overlay = "../deploy/overlays/graceful-deletion";
-    for args in
-        [["delete", "-k", overlay, "--wait=false"], ["delete", "-k", "../crds", "--wait=false"]]
-    {
-        cluster.plane.kubectl(&args).await.unwrap();
-    }
+    let overlay = ["delete", "-k", "../deploy/overlays/graceful-deletion", "--wait=false"];
+    cluster.plane.kubectl(&overlay).await.unwrap();
+    // The API server applies the policy that protects them for a moment longer.
+    let definitions = ["delete", "-k", "../crds", "--wait=false", "--ignore-not-found"];
+    let are_deleted = async || Ok(cluster.plane.kubectl(&definitions).await.is_ok());
+    eventually(TIMEOUT, are_deleted).await.unwrap();
     // Its operators are needed to delete Pods gracefully.
     let refused = uninstall(&cluster, "delete").wait_with_output().await.unwrap();
     let error = String::from_utf8(refused.stderr).unwrap();
@@ -230,6 +230,10 @@ async fn pods_are_deleted_with_the_definitions_while_operators_run() {
     create_workload(&cluster).await;
     let start = cluster.audit_log_end().unwrap();
     let delete = ["delete", "-k", "../crds", "--timeout=90s"];
+    let denied = cluster.plane.kubectl(&delete).await.unwrap_err().to_string();
+    assert!(denied.contains("collasets.apps.kusionstack.io would delete all its objects"), "{denied}");
+    let permit = "podopslifecycle.kusionstack.io/allow-deletion=true";
+    cluster.plane.kubectl(&["annotate", "-k", "../crds", permit]).await.unwrap();
     cluster.plane.kubectl(&delete).await.unwrap();
     let (requests, _) = cluster.requests(start).unwrap();
     let of_pods = requests.iter().filter(|r| r.verb == "delete" && r.resource() == "pods");

@@ -17,8 +17,9 @@ pub(super) const REGISTRY: &str = "podops-chart-registry";
 
 /// Objects that belong to an operator, or to all, and are not named after it: policies of components,
 /// and roles of people.
-const OTHERS: [(&str, &str); 13] = [
+const OTHERS: [(&str, &str); 14] = [
     ("podops-admin", SHARED),
+    ("podops-definition-protection", SHARED),
     ("podops-edit", SHARED),
     ("podops-packages-edit", "instance-operator"),
     ("podops-packages-view", "instance-operator"),
