@@ -87,7 +87,8 @@ impl SetMemory {
         record_last_pods(&mut self.last_pods, observed.all());
         // The next creation depends on recent ones only.
         self.creations.retain(|_, last| last.is_recent(now));
-        for pod in observed.all().filter(|pod| pod.terminal) {
+        // A kubelet reports a terminal phase of deleted Pods as well.
+        for pod in observed.all().filter(|pod| pod.terminal && !pod.deleting) {
             let last = pod.instance.and_then(|id| self.creations.get_mut(&id));
             if let Some(last) = last {
                 last.has_ended = true;
@@ -185,7 +186,28 @@ impl SetMemory {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::view::PodView;
+
+    /// Otherwise a Pod that a user deletes repeatedly is missing for longer each time.
+    #[test]
+    fn a_deleted_pod_does_not_end_by_itself() {
+        let now = Timestamp::UNIX_EPOCH;
+        let has_ended = |deleting: bool| {
+            let mut memory = SetMemory::default();
+            memory.creations.insert(InstanceId(0), Creation::after(None, now));
+            let instance = Some(InstanceId(0));
+            let pod = PodView { instance, terminal: true, deleting, ..PodView::default() };
+            let mut observed = Observed::default();
+            observed.pods.insert(pod.name.clone(), Arc::new(pod));
+            memory.add_to(&mut observed, now);
+            memory.creations[&InstanceId(0)].has_ended
+        };
+        assert!(has_ended(false));
+        assert!(!has_ended(true));
+    }
 
     #[test]
     fn pods_that_end_at_once_are_created_after_growing_delays() {

@@ -22,9 +22,12 @@ enum Loss {
     Failed,
     /// The kubelet reports for a moment that the Pod is not ready.
     Unready,
+    /// A user changes a label, so that the selector does not match.
+    Released,
 }
 
-const LOSSES: [Loss; 4] = [Loss::Deleted, Loss::Removed, Loss::Failed, Loss::Unready];
+const LOSSES: [Loss; 5] =
+    [Loss::Deleted, Loss::Removed, Loss::Failed, Loss::Unready, Loss::Released];
 
 impl World {
     fn lose(&mut self, index: usize, loss: Loss) {
@@ -35,6 +38,9 @@ impl World {
             Loss::Failed => self.cluster.change("pods", pod.name(), |pod| {
                 pod["status"]["phase"] = json!("Failed");
                 pod["status"]["conditions"] = json!([]);
+            }),
+            Loss::Released => self.cluster.change("pods", pod.name(), |pod| {
+                pod["metadata"]["labels"]["app"] = json!("other");
             }),
             Loss::Unready => self.cluster.change("pods", pod.name(), |pod| {
                 pod["status"]["conditions"][0]["status"] = json!("False");
@@ -63,8 +69,12 @@ proptest! {
         ),
     ) {
         let replaces = policy == "Replace";
-        // The successors of a replacement are surge Pods, any number without a limit.
-        let spread = if replaces { max_surge.unwrap_or(REPLICAS) } else { max_unavailable };
+        // The successors of a replacement are surge Pods, any number without a limit; and new
+        // instances may have the updated revision.
+        let surge = if replaces { max_surge.unwrap_or(REPLICAS) } else { 0 };
+        let has_new_instances = losses.iter().any(|(_, loss, _)| matches!(loss, Loss::Released));
+        let taken = if replaces && !has_new_instances { 0 } else { max_unavailable };
+        let spread = surge + taken;
         let rolling = json!({ "maxUnavailable": max_unavailable, "maxSurge": max_surge });
         let strategy = json!({ "podUpgradePolicy": policy, "rollingUpdate": rolling });
         let names = if has_persistent_names { "PersistentSequence" } else { "Random" };
@@ -76,7 +86,7 @@ proptest! {
         world.converge();
         world.set_image(BAD);
         world.converge();
-        prop_assert_eq!(world.bad(), spread);
+        prop_assert_eq!(world.bad(), if replaces { surge } else { max_unavailable });
         for (index, loss, settles) in losses {
             world.lose(index, loss);
             if settles {
@@ -87,7 +97,6 @@ proptest! {
             prop_assert!(world.bad() <= spread, "{} Pods do not run", world.bad());
         }
         world.converge();
-        let taken = if replaces { 0 } else { max_unavailable };
         let running = world.live().len() - world.bad();
         prop_assert!(running >= REPLICAS - taken, "{running} Pods run");
         world.set_image("v3");

@@ -322,11 +322,8 @@ impl Instances {
                 return Allocation::Full;
             }
             let revision = if index < at_current { &revisions.current } else { &revisions.updated };
-            let id = self.allocate_lowest(revision);
-            if let Some(data) = self.own.get_mut(&id) {
-                data.insert(context::POD_JUST_CREATE.to_owned(), "true".to_owned());
-                size += size_of(data);
-            }
+            let id = self.allocate_new(revision);
+            size += self.own.get(&id).map_or(0, size_of);
             unused += 1;
         }
         Allocation::Complete
@@ -380,6 +377,18 @@ impl Instances {
         self.released.insert(id);
     }
 
+    /// Pairs the replacement with a new instance, whose first Pod is at this revision, after its
+    /// origin has left.
+    pub(in crate::plan) fn pair_with_next(&mut self, new: InstanceId, revision: &RevisionName) {
+        let origin = self.allocate_new(revision);
+        self.pair_up(origin, new);
+    }
+
+    /// Returns whether a replacement of the ID exists or is planned.
+    pub(in crate::plan) fn is_origin(&self, id: InstanceId) -> bool {
+        self.own.get(&id).is_some_and(|data| data.contains_key(context::REPLACE_NEW_POD_ID))
+    }
+
     /// Reserves an ID for an existing Pod of this revision.
     pub(in crate::plan) fn reserve(&mut self, id: InstanceId, revision: &RevisionName) {
         self.reserved.insert(id);
@@ -402,10 +411,14 @@ impl Instances {
         ids.find(|id| !self.is_taken(*id) && !is_avoided(*id)).unwrap_or(lowest)
     }
 
-    /// Allocates the lowest free ID for a Pod of this revision.
-    fn allocate_lowest(&mut self, revision: &RevisionName) -> InstanceId {
+    /// Allocates the lowest free ID for the first Pod of an instance, at this revision.
+    fn allocate_new(&mut self, revision: &RevisionName) -> InstanceId {
         let id = self.lowest_free();
-        self.assign(id, revision)
+        self.assign(id, revision);
+        if let Some(data) = self.own.get_mut(&id) {
+            data.insert(context::POD_JUST_CREATE.to_owned(), "true".to_owned());
+        }
+        id
     }
 
     /// Returns the lowest free ID, and starts there the next time.

@@ -97,13 +97,13 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// Instances of origins that were lost at the current revision.
+/// Instances of origins that were lost at the current revision, or have left.
 struct LostOrigins<'a> {
     /// Origins by the instances of their new Pods, as recorded in the ResourceContext.
     origins: BTreeMap<InstanceId, InstanceId>,
     /// Active Pods that are not being deleted, by instance.
     pods: BTreeMap<InstanceId, &'a PodView>,
-    /// Instances whose last Pod was at the current revision.
+    /// Instances whose last Pod was at the current revision, or whose first one will be.
     at_current: BTreeSet<InstanceId>,
 }
 
@@ -111,12 +111,14 @@ impl<'a> LostOrigins<'a> {
     fn read(observed: &'a Observed, current: &RevisionName) -> Self {
         let own = observed.instance_entries().iter().filter(|entry| observed.owns(entry));
         let staying = observed.active().filter(|pod| !pod.deleting);
-        let at_current = observed.last_pods.iter();
-        let at_current = at_current.filter(|(_, last)| last.revision.as_ref() == Some(current));
+        let at_current = own.clone().filter(|entry| match observed.last_pods.get(&entry.id) {
+            Some(last) => last.revision.as_ref() == Some(current),
+            None => is_new_at(entry, current),
+        });
         Self {
+            at_current: at_current.map(|entry| entry.id).collect(),
             origins: own.filter_map(|entry| Some((entry.id, origin_id(entry)?))).collect(),
             pods: staying.filter_map(|pod| Some((pod.instance?, pod))).collect(),
-            at_current: at_current.map(|(id, _)| *id).collect(),
         }
     }
 
@@ -131,6 +133,12 @@ impl<'a> LostOrigins<'a> {
     fn next_pod(&self, new: &PodView) -> Option<&'a PodView> {
         self.pods.get(&self.kept_for(new)?).copied()
     }
+}
+
+/// Returns whether the first Pod of this entry's instance will be at the revision.
+fn is_new_at(entry: &ContextDetail, revision: &RevisionName) -> bool {
+    let recorded = entry.data.get(context::REVISION);
+    entry.data.contains_key(context::POD_JUST_CREATE) && recorded.is_some_and(|r| **r == **revision)
 }
 
 /// Returns the instance that the one of this entry replaces.

@@ -70,7 +70,6 @@ impl Targets {
         // A Pod is replaced by a successor that is available, also if it was lost.
         let policy = observed.spec.update_strategy.pod_upgrade_policy;
         let replaces = policy == PodUpgradePolicy::Replace;
-        let is_exhausted = unavailable_left == Some(0);
         let is_rolled_back = facts.failures.response == Response::Rollback;
         let rolls_back = !observed.is_by_label() || is_rolled_back;
         let updated = &facts.revisions.updated;
@@ -96,7 +95,11 @@ impl Targets {
                     // Both are updated later.
                     Some(lost) if replaces && lost == current => lost.clone(),
                     Some(lost) if !consume(&mut unavailable_left) => lost.clone(),
-                    None if is_new && is_exhausted => current.clone(),
+                    None if is_new
+                        && (instances.is_origin(id) || !consume(&mut unavailable_left)) =>
+                    {
+                        current.clone()
+                    }
                     _ => updated.clone(),
                 }
             } else if is_new {

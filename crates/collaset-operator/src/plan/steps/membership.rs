@@ -28,7 +28,7 @@ pub(in crate::plan) fn plan(
     instances: &mut Instances,
     pairs: &Pairs<'_>,
 ) {
-    release(planner, instances);
+    release(planner, instances, pairs);
     restore_labels(planner, instances);
     let requested = planner.observed.spec.scale_strategy.clone().unwrap_or_default();
     exclude(planner, instances, pairs, &requested);
@@ -111,7 +111,7 @@ fn adopt(planner: &mut Planner<'_>, instances: &mut Instances, requested: &Scale
 ///
 /// A Pod whose labels never matched was changed by a webhook, and so would be its successor: it
 /// stays.
-fn release(planner: &mut Planner<'_>, instances: &mut Instances) {
+fn release(planner: &mut Planner<'_>, instances: &mut Instances, pairs: &Pairs<'_>) {
     let observed = planner.observed;
     for pod in observed.all().filter(|pod| !pod.deleting) {
         if observed.selects(&pod.labels) {
@@ -131,7 +131,27 @@ fn release(planner: &mut Planner<'_>, instances: &mut Instances) {
         if planner.has_action(pod) {
             planner.released.insert(pod.name.clone());
             leave(planner, instances, pod, DisownReason::PodReleased);
+            keep_unfinished_update(planner, instances, pairs, pod);
         }
+    }
+}
+
+/// Pairs the new Pod of an update with the next instance if it is not available yet when its origin
+/// leaves: a revision that does not run takes over from no Pod.
+fn keep_unfinished_update(
+    planner: &Planner<'_>,
+    instances: &mut Instances,
+    pairs: &Pairs<'_>,
+    origin: &PodView,
+) {
+    let current = &planner.revisions.current;
+    let Some(new) = pairs.new_of(origin).filter(|new| pairs.is_surge(new)) else { return };
+    let is_update = origin.revision == *current && new.revision != *current;
+    if let Some(id) = new.instance
+        && is_update
+        && !planner.observed.is_available(new, planner.now)
+    {
+        instances.pair_with_next(id, current);
     }
 }
 
