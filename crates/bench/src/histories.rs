@@ -21,7 +21,10 @@ use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use fastrand::Rng;
 use futures::{StreamExt as _, stream};
 use indicatif::ProgressBar;
-use podops_test_cluster::cluster::{TestCluster, eventually};
+use podops_test_cluster::{
+    cluster::{TestCluster, eventually},
+    nodes::Delays,
+};
 
 use self::{
     observer::Observer,
@@ -31,7 +34,7 @@ use self::{
 };
 
 /// Number of histories that run beside each other.
-const CONCURRENT: usize = 12;
+const CONCURRENT: usize = 24;
 /// Number of actions of a history.
 const ACTIONS: usize = 8;
 /// Time without a change after which both workloads have settled.
@@ -41,6 +44,8 @@ const STABLE: Duration = Duration::from_millis(800);
 const PATIENCE: Duration = Duration::from_secs(45);
 /// Timeout of everything that ends in any case.
 const TIMEOUT: Duration = Duration::from_secs(180);
+/// Time that a container takes to stop, unless its Pod has no grace period.
+const SLOW_STOP: Duration = Duration::from_millis(1500);
 /// Interval at which the observed objects are compared.
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -79,7 +84,9 @@ pub async fn run(
     seed: u64,
 ) -> anyhow::Result<Report> {
     let started = Instant::now();
+    cluster.nodes()?.set_delays(Delays { stop: SLOW_STOP, ..Delays::default() });
     let observer = Observer::start(cluster);
+    wait_for_budgets(cluster, &observer).await?;
     let mut report = Report { histories: numbers.len(), ..Report::default() };
     let bar = ProgressBar::new(u64::try_from(numbers.len())?);
     let histories = stream::iter(numbers).map(|number| history(cluster, &observer, number, seed));
@@ -105,6 +112,32 @@ pub async fn run(
     Ok(report)
 }
 
+/// Waits until the disruption controller knows the kind CollaSet, up to half a minute after the
+/// definition was created.
+async fn wait_for_budgets(cluster: &TestCluster, observer: &Observer) -> anyhow::Result<()> {
+    let setup = Setup {
+        native: Native::Deployment,
+        policy: "Recreate",
+        retention: ["Delete"; 2],
+        terminates_slowly: false,
+        has_budget: true,
+    };
+    let name = "budget".to_owned();
+    let client = &cluster.plane.admin;
+    let workload = Workload::new(client, &cluster.namespace, Kind::CollaSet, name, setup);
+    workload.create(&Desired::random(&mut Rng::with_seed(0))).await?;
+    eventually(TIMEOUT, async || {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let is_known = observer.read().expected_pods(&workload.name) > Some(0);
+        if !is_known {
+            workload.renew_budget().await?;
+        }
+        Ok(is_known)
+    })
+    .await?;
+    workload.delete().await
+}
+
 /// A native workload and a CollaSet with the same fields.
 struct Pair<'a> {
     setup: Setup,
@@ -128,7 +161,11 @@ async fn history(
     let usable = if native == Native::Deployment { &policies[..] } else { &policies[..2] };
     let policy = usable[random.usize(..usable.len())];
     let retention = [(); 2].map(|()| if random.bool() { "Retain" } else { "Delete" });
-    let setup = Setup { native, policy, retention };
+    let terminates_slowly = random.bool();
+    // The disruption controller takes the next Pod of the same name for the evicted one unless it
+    // has seen that terminate.
+    let has_budget = terminates_slowly && random.bool();
+    let setup = Setup { native, policy, retention, terminates_slowly, has_budget };
     let new = |kind, prefix: &str| {
         let name = format!("{prefix}-{number}");
         Workload::new(&cluster.plane.admin, &cluster.namespace, kind, name, setup)
@@ -167,8 +204,7 @@ impl Pair<'_> {
         }
         let mut difference = self.settle().await?.err();
         while actions.len() < ACTIONS && difference.is_none() {
-            let Setup { native, policy, .. } = self.setup;
-            let action = desired.random_action(native, policy == REPLACE, random);
+            let action = desired.random_action(self.setup.native, random);
             actions.push(action);
             difference = self.step(desired, action, random).await?;
         }
@@ -193,7 +229,7 @@ impl Pair<'_> {
             // A StatefulSet that is scaled while it recreates Pods may leave claims behind. A
             // Deployment that is scaled in to the Pods that its update has left is stuck: its old
             // ReplicaSet has the right size, but not the annotation with the number of replicas.
-            Action::Write(Change::Replicas(replicas)) => {
+            Action::Write(Change::Replicas(replicas) | Change::Scale(replicas)) => {
                 self.setup.native == Native::Deployment && replicas > desired.replicas
             }
             Action::Write(_) => true,
@@ -221,7 +257,7 @@ impl Pair<'_> {
             return Ok(Some(difference));
         }
         let is_rollout = match action {
-            Action::Write(change) => !matches!(change, Change::Replicas(_)),
+            Action::Write(change) => !matches!(change, Change::Replicas(_) | Change::Scale(_)),
             Action::Disrupt(..) | Action::Wait => false,
         };
         let healthy = was_healthy && desired.is_healthy();
@@ -249,6 +285,7 @@ impl Pair<'_> {
     async fn act(&mut self, desired: &Desired, action: Action) -> anyhow::Result<()> {
         for workload in &mut self.workloads {
             match action {
+                Action::Write(Change::Scale(replicas)) => workload.scale(replicas).await?,
                 Action::Write(_) => workload.write(desired).await?,
                 Action::Disrupt(disruption, position) => {
                     let pods = view::sorted_pods(&workload.name, &self.observer.read());
@@ -257,8 +294,8 @@ impl Pair<'_> {
                         if disruption == Disruption::DeleteAll { Some(&pods[..]) } else { one };
                     for pod in chosen.unwrap_or_default() {
                         match workload.disrupt(disruption, pod).await {
-                            // Deleted meanwhile.
-                            Err(error) if is_gone(&error) => {}
+                            // Deleted meanwhile, or protected by the disruption budget.
+                            Err(error) if is_expected(&error) => {}
                             result => result?,
                         }
                     }
@@ -329,9 +366,11 @@ impl Pair<'_> {
     }
 }
 
-/// Returns whether the API server rejected a change because the Pod no longer exists.
-fn is_gone(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.is_not_found())
+/// Returns whether the API server rejected a change because the Pod no longer exists, or an eviction
+/// because of the disruption budget.
+fn is_expected(error: &anyhow::Error) -> bool {
+    let Some(kube::Error::Api(status)) = error.downcast_ref() else { return false };
+    status.is_not_found() || status.code == 429
 }
 
 impl Report {

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, fmt::Debug, pin::pin, sync::Arc};
 
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::{
+    core::v1::{PersistentVolumeClaim, Pod},
+    policy::v1::PodDisruptionBudget,
+};
 use kube::{
     Api, Resource, ResourceExt as _,
     api::DynamicObject,
@@ -27,6 +30,8 @@ pub(super) struct Observed {
     pub(super) pods: BTreeMap<String, Pod>,
     /// Claims by name.
     pub(super) claims: BTreeMap<String, PersistentVolumeClaim>,
+    /// PodDisruptionBudgets by name.
+    pub(super) budgets: BTreeMap<String, PodDisruptionBudget>,
     /// Workloads by kind and name.
     pub(super) workloads: BTreeMap<(Kind, String), DynamicObject>,
     /// Number of Pods created so far, by the label `app`.
@@ -52,6 +57,10 @@ impl Observer {
         let claims: Api<PersistentVolumeClaim> = cluster.api();
         tasks.spawn(follow(claims, observed.clone(), |all, name, claim| {
             set(&mut all.claims, name, claim);
+        }));
+        let budgets: Api<PodDisruptionBudget> = cluster.api();
+        tasks.spawn(follow(budgets, observed.clone(), |all, name, budget| {
+            set(&mut all.budgets, name, budget);
         }));
         let native = [Native::Deployment, Native::StatefulSet].map(Kind::Native);
         for kind in native.into_iter().chain([Kind::CollaSet]) {
@@ -138,6 +147,11 @@ impl Observed {
     /// Number of Pods of a workload that are Ready and not being deleted.
     pub(super) fn available(&self, app: &str) -> usize {
         self.pods_of(app).filter(|pod| is_available(pod)).count()
+    }
+
+    /// Number of Pods that a disruption budget expects; `None` while that is not known.
+    pub(super) fn expected_pods(&self, budget: &str) -> Option<i32> {
+        self.budgets.get(budget)?.status.as_ref()?.expected_pods
     }
 
     /// Forgets the fewest available Pods so far.

@@ -62,6 +62,8 @@ pub(super) enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Replicas(usize),
+    /// Number of replicas that an autoscaler writes, by the subresource `scale`.
+    Scale(usize),
     Image(&'static str),
     /// An image whose Pods do not become Ready.
     BadImage(&'static str),
@@ -82,6 +84,8 @@ pub(super) enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disruption {
     Delete,
+    /// The Pod no longer exists at once, as when its node is lost.
+    Remove,
     /// All Pods of the workload are deleted.
     DeleteAll,
     Evict,
@@ -110,6 +114,7 @@ impl Change {
     const fn name(self) -> &'static str {
         match self {
             Self::Replicas(_) => "replicas changed",
+            Self::Scale(_) => "replicas changed by an autoscaler",
             Self::Image(_) => "other image",
             Self::BadImage(_) => "image that does not run",
             Self::Label => "label of the template changed",
@@ -129,6 +134,7 @@ impl Disruption {
     const fn name(self) -> &'static str {
         match self {
             Self::Delete => "Pod deleted",
+            Self::Remove => "Pod removed at once",
             Self::DeleteAll => "all Pods deleted",
             Self::Evict => "Pod evicted",
             Self::Fail => "Pod failed",
@@ -156,18 +162,10 @@ impl Desired {
 
     /// Chooses the next action. Those whose effect differs by a documented decision
     /// (`docs/reference/conventions.md`) are not chosen in the state in which they differ.
-    pub(super) fn random_action(
-        &self,
-        native: Native,
-        is_replaced: bool,
-        random: &mut Rng,
-    ) -> Action {
-        // The successor of a lost Pod replaces it, also if the successor does not run.
-        let keeps_pods = is_replaced && !self.template.is_good();
+    pub(super) fn random_action(&self, native: Native, random: &mut Rng) -> Action {
         loop {
             let action = self.any_action(random);
-            let is_disruption = matches!(action, Action::Disrupt(..));
-            if self.is_comparable(action, native) && !(is_disruption && keeps_pods) {
+            if self.is_comparable(action, native) {
                 return action;
             }
         }
@@ -177,7 +175,8 @@ impl Desired {
         let good = GOOD_IMAGES[random.usize(..GOOD_IMAGES.len())];
         let bad = BAD_IMAGES[random.usize(..BAD_IMAGES.len())];
         let change = match random.usize(..24) {
-            0..=2 => Change::Replicas(random.usize(..=MOST_REPLICAS)),
+            0 | 1 => Change::Replicas(random.usize(..=MOST_REPLICAS)),
+            2 => Change::Scale(random.usize(..=MOST_REPLICAS)),
             3 | 4 => Change::Image(good),
             5..=7 => Change::BadImage(bad),
             8 => Change::Label,
@@ -198,6 +197,7 @@ impl Desired {
             _ => {
                 let disruptions = [
                     Disruption::Delete,
+                    Disruption::Remove,
                     Disruption::DeleteAll,
                     Disruption::Evict,
                     Disruption::Fail,
@@ -223,6 +223,7 @@ impl Desired {
             Action::Disrupt(Disruption::LoseClaim, _) => is_stateful,
             Action::Disrupt(
                 Disruption::Delete
+                | Disruption::Remove
                 | Disruption::DeleteAll
                 | Disruption::Evict
                 | Disruption::Fail
@@ -236,10 +237,13 @@ impl Desired {
     fn is_comparable_change(&self, change: Change, is_stateful: bool) -> bool {
         let is_stuck = !self.template.is_good();
         match change {
-            // While a rollout is stuck, a Deployment scales its ReplicaSets in proportion; and a
-            // StatefulSet with a partition makes the updated revision the current one at 0 Pods.
-            Change::Replicas(replicas) => {
-                replicas != self.replicas && !is_stuck && (replicas > 0 || self.partition == 0)
+            // A StatefulSet that is scaled while it recreates Pods may leave claims behind; and with
+            // a partition, the updated revision becomes the current one at 0 Pods. A Deployment
+            // comes back from 0 at the revision that does not run.
+            Change::Replicas(replicas) | Change::Scale(replicas) => {
+                replicas != self.replicas
+                    && !(is_stuck && is_stateful)
+                    && (replicas > 0 && self.replicas > 0 || self.partition == 0 && !is_stuck)
             }
             Change::Image(image) | Change::BadImage(image) => image != self.template.image,
             Change::Undo => self.template != self.complete,
@@ -262,7 +266,7 @@ impl Desired {
     pub(super) fn apply(&mut self, change: Change) {
         let template = &mut self.template;
         match change {
-            Change::Replicas(replicas) => self.replicas = replicas,
+            Change::Replicas(replicas) | Change::Scale(replicas) => self.replicas = replicas,
             Change::Image(image) | Change::BadImage(image) => template.image = image,
             Change::Label => template.label += 1,
             Change::Annotation => template.annotation += 1,

@@ -18,6 +18,8 @@ type Version = [String; 5];
 /// State of a workload that has to be the same for a native workload and a CollaSet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct View {
+    /// Number of Pods that the user wants.
+    wanted: usize,
     /// Number of Pods and of available ones, by version.
     versions: BTreeMap<Version, (usize, usize)>,
     /// True if the progress deadline is reported as exceeded; `None` while paused: a Deployment
@@ -31,6 +33,8 @@ pub(super) struct View {
     lost_claims: usize,
     /// Number of Pods whose claim does not exist.
     without_claim: usize,
+    /// Pods that the disruption budget expects, and disruptions that it permits.
+    budget: Option<[Option<i32>; 2]>,
 }
 
 impl View {
@@ -59,18 +63,23 @@ impl View {
         let live = uids(&claims);
         let mounted = pods.iter().filter_map(|pod| claim_of(pod));
         let missing = mounted.filter(|name| !claims.iter().any(|c| c.name_any() == **name));
+        let wanted = object.data["spec"]["replicas"].as_u64().unwrap_or_default();
         Some(Self {
+            wanted: usize::try_from(wanted).unwrap_or(usize::MAX),
             versions,
             is_overdue: is_overdue(workload.kind, object),
             is_complete: is_complete(workload.kind, object, &pods),
             claims: live.len(),
             lost_claims: workload.claims.difference(&live).count(),
             without_claim: missing.count(),
+            budget: budget(&workload.name, observed),
         })
     }
 
     /// Returns whether a user finds this view as good as that of a native workload: equal, or
-    /// unless `is_exact`, as many Pods, and no fewer available ones.
+    /// unless `is_exact`, as many Pods, and no fewer available ones. Surge Pods may be missing: a
+    /// CollaSet deletes those of an abandoned rollout while it is paused, and an available one
+    /// replaces a Pod that is lost.
     pub(super) fn is_as_good_as(&self, native: &Self, is_exact: bool) -> bool {
         if is_exact {
             return self == native;
@@ -80,10 +89,13 @@ impl View {
         let comparable = Self {
             versions: native.versions.clone(),
             is_overdue: native.is_overdue,
+            budget: native.budget,
             ..self.clone()
         };
-        self.pods() == native.pods()
-            && self.available() >= native.available()
+        let has_surge = native.pods() > native.wanted;
+        let is_without_surge = has_surge && (self.wanted..native.pods()).contains(&self.pods());
+        (self.pods() == native.pods() || is_without_surge)
+            && self.available() >= native.available().min(self.wanted)
             && is_overdue
             && comparable == *native
     }
@@ -102,6 +114,11 @@ fn claims<'a>(app: &str, observed: &'a Observed) -> Vec<&'a PersistentVolumeClai
     let of = |claim: &&PersistentVolumeClaim| claim.labels().get("app").is_some_and(|of| of == app);
     let live = |claim: &&PersistentVolumeClaim| claim.metadata.deletion_timestamp.is_none();
     observed.claims.values().filter(of).filter(live).collect()
+}
+
+fn budget(app: &str, observed: &Observed) -> Option<[Option<i32>; 2]> {
+    let status = observed.budgets.get(app)?.status.as_ref()?;
+    Some([status.expected_pods, status.disruptions_allowed])
 }
 
 /// UIDs of the claims of a workload that are not being deleted.

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::{
+    core::v1::{PersistentVolumeClaim, Pod},
+    policy::v1::PodDisruptionBudget,
+};
 use kube::{
     Api, Client, ResourceExt as _,
     api::{ApiResource, DeleteParams, DynamicObject, EvictParams, Patch, PatchParams, PostParams},
@@ -45,6 +48,10 @@ pub(super) struct Setup {
     pub(super) policy: &'static str,
     /// Retention of claims when scaled and when deleted.
     pub(super) retention: [&'static str; 2],
+    /// True if Pods have a grace period and use it.
+    pub(super) terminates_slowly: bool,
+    /// True if a PodDisruptionBudget permits one unavailable Pod.
+    pub(super) has_budget: bool,
 }
 
 /// One of the two workloads of a history.
@@ -59,6 +66,7 @@ pub(super) struct Workload {
     objects: Api<DynamicObject>,
     pods: Api<Pod>,
     claim_objects: Api<PersistentVolumeClaim>,
+    budgets: Api<PodDisruptionBudget>,
 }
 
 impl Workload {
@@ -73,6 +81,7 @@ impl Workload {
             objects: Api::namespaced_with(client.clone(), namespace, &kind.resource()),
             pods: Api::namespaced(client.clone(), namespace),
             claim_objects: Api::namespaced(client.clone(), namespace),
+            budgets: Api::namespaced(client.clone(), namespace),
             generation: 1,
             claims: BTreeSet::new(),
             kind,
@@ -81,13 +90,37 @@ impl Workload {
         }
     }
 
-    /// Creates the object.
+    /// Creates the object, and its PodDisruptionBudget.
     pub(super) async fn create(&self, desired: &Desired) -> anyhow::Result<()> {
+        if self.setup.has_budget {
+            self.create_budget().await?;
+        }
         let spec = merge(self.constant(), self.written(desired));
         let resource = self.kind.resource();
         let object = DynamicObject::new(&self.name, &resource).data(json!({ "spec": spec }));
         self.objects.create(&PostParams::default(), &object).await?;
         Ok(())
+    }
+
+    async fn create_budget(&self) -> anyhow::Result<()> {
+        let selector = json!({ "matchLabels": { "app": self.name } });
+        let budget = serde_json::from_value(json!({
+            "metadata": { "name": self.name },
+            "spec": { "maxUnavailable": 1, "selector": selector },
+        }))?;
+        self.budgets.create(&PostParams::default(), &budget).await?;
+        Ok(())
+    }
+
+    async fn delete_budget(&self) -> anyhow::Result<()> {
+        self.budgets.delete(&self.name, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// Creates the PodDisruptionBudget again, so that its controller computes it again.
+    pub(super) async fn renew_budget(&self) -> anyhow::Result<()> {
+        self.delete_budget().await?;
+        self.create_budget().await
     }
 
     /// Writes the fields of the user.
@@ -98,8 +131,20 @@ impl Workload {
         Ok(())
     }
 
-    /// Deletes the object in the background, as `kubectl delete` does.
+    /// Writes the number of replicas as an autoscaler does.
+    pub(super) async fn scale(&mut self, replicas: usize) -> anyhow::Result<()> {
+        let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
+        self.objects.patch_scale(&self.name, &PatchParams::default(), &patch).await?;
+        let object = self.objects.get_metadata(&self.name).await?;
+        self.generation = object.metadata.generation.context("an object without generation")?;
+        Ok(())
+    }
+
+    /// Deletes the object in the background, as `kubectl delete` does, and its PodDisruptionBudget.
     pub(super) async fn delete(&self) -> anyhow::Result<()> {
+        if self.setup.has_budget {
+            self.delete_budget().await?;
+        }
         self.objects.delete(&self.name, &DeleteParams::background()).await?;
         Ok(())
     }
@@ -111,6 +156,9 @@ impl Workload {
         match disruption {
             Disruption::Delete | Disruption::DeleteAll => {
                 self.pods.delete(&name, &DeleteParams::default()).await?;
+            }
+            Disruption::Remove => {
+                self.pods.delete(&name, &DeleteParams::default().grace_period(0)).await?;
             }
             Disruption::Evict => {
                 self.pods.evict(&name, &EvictParams::default()).await?;
@@ -189,6 +237,7 @@ impl Workload {
             "env": [{ "name": "VARIABLE", "value": template.variable.to_string() }],
             "volumeMounts": mounts,
         });
+        let grace = if self.setup.terminates_slowly { 30 } else { 0 };
         let template = json!({
             "metadata": {
                 "labels": { "app": self.name, "version": template.label.to_string() },
@@ -197,7 +246,7 @@ impl Workload {
                     "kubectl.kubernetes.io/restartedAt": template.restart.to_string(),
                 },
             },
-            "spec": { "terminationGracePeriodSeconds": 0, "containers": [container] },
+            "spec": { "terminationGracePeriodSeconds": grace, "containers": [container] },
         });
         let mut spec = json!({ "replicas": desired.replicas, "template": template });
         let partition = desired.partition;
