@@ -34,7 +34,7 @@ use self::{
 };
 
 /// Number of histories that run beside each other.
-const CONCURRENT: usize = 24;
+const CONCURRENT: usize = 16;
 /// Number of actions of a history.
 const ACTIONS: usize = 8;
 /// Time without a change after which both workloads have settled.

@@ -483,10 +483,12 @@ pub(crate) fn pause_message(plan: &Plan) -> String {
 
 /// Returns the failures that stopped a rollout, and how to resume it; empty if it was not stopped.
 pub(crate) fn failures_message(plan: &Plan) -> String {
-    let Failures { failed, threshold, halted, .. } = &plan.failures;
+    let Failures { failed, threshold, halted, cause, .. } = &plan.failures;
     let Some(halted) = halted else { return String::new() };
     let failed = failed.as_deref().unwrap_or_default();
-    let example = failed.first().map(|pod| format!(", for example {pod}")).unwrap_or_default();
+    let cause = cause.as_ref().map(|cause| format!(" ({cause})")).unwrap_or_default();
+    let example = failed.first().map(|pod| format!(", for example {pod}{cause}"));
+    let example = example.unwrap_or_default();
     format!(
         "{} Pods of revision {halted} have failed{example}; the rollout stops at {threshold}. Change \
          the template, or go on with the revision: kubectl podops rollout resume, or the annotation \

@@ -30,6 +30,8 @@ const FAILED_REASONS: [&str; 7] = [
 pub struct Failures {
     /// Failed Pods, in the order of their names; `None` without a failure policy.
     pub failed: Option<Vec<PodName>>,
+    /// Cause of the failure of the first one: reason, image and container.
+    pub cause: Option<String>,
     /// Number of failed Pods at which the rollout stops.
     pub threshold: usize,
     /// Revision whose rollout was stopped.
@@ -76,7 +78,12 @@ impl Failures {
         let mut failed: Vec<PodName> = Vec::new();
         for pod in of_updated {
             match failure(observed, pod, now) {
-                Failure::Failed => failed.push(pod.name.clone()),
+                Failure::Failed => {
+                    if failed.is_empty() {
+                        failures.cause = cause(pod);
+                    }
+                    failed.push(pod.name.clone());
+                }
                 Failure::Possible { left } => {
                     let known = failures.requeue_after;
                     failures.requeue_after = Some(known.map_or(left, |known| known.min(left)));
@@ -114,6 +121,15 @@ impl Failures {
     pub(in crate::plan) fn holds(&self, from: &RevisionName, to: &RevisionName) -> bool {
         self.response == Response::Halt && from != to && self.halted.as_ref() == Some(to)
     }
+}
+
+/// Returns the reason, the image and the name of the container that does not run. Its text does not
+/// change with each attempt to pull the image.
+fn cause(pod: &PodView) -> Option<String> {
+    let (reason, name) = pod.not_running_reason.as_deref()?.split_once(": container ")?;
+    let reason = if reason == "ErrImagePull" { "ImagePullBackOff" } else { reason };
+    let image = &pod.containers.iter().find(|container| container.name == name)?.image;
+    Some(format!("{reason}, image {image} of container {name}"))
 }
 
 /// State of a Pod with regard to failure.

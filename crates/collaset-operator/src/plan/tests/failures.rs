@@ -73,6 +73,20 @@ fn a_report_about_the_image_before_counts_for_nothing() {
 }
 
 #[test]
+fn a_halted_rollout_names_the_cause() {
+    let mut halted = failing("0 v2, 1 v1 ready available", &["web-0"], FailureAction::Halt);
+    let message = |halted: &Observed| {
+        crate::status::failures_message(&plan(halted, Timestamp::from_second(100).unwrap()))
+    };
+    let expected = "1 Pods of revision v2 have failed, for example web-0 (ImagePullBackOff, image v2 \
+                    of container c); ";
+    assert!(message(&halted).starts_with(expected), "{}", message(&halted));
+    // The message does not change with each attempt to pull the image.
+    pod_mut(&mut halted, "web-0").not_running_reason = Some("ErrImagePull: container c".to_owned());
+    assert!(message(&halted).starts_with(expected), "{}", message(&halted));
+}
+
+#[test]
 fn a_rollout_stays_halted_until_it_is_resumed() {
     let mut halted = failing("0 v1 ready available", &[], FailureAction::Halt);
     halted.status.halted_revision = "v2".to_owned();
