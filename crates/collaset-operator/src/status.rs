@@ -131,12 +131,7 @@ fn count<'a>(pods: impl Iterator<Item = &'a PodView>) -> i32 {
 
 /// Returns whether the updated revision becomes the current one: it is to be that of all Pods, and
 /// is that of enough ready ones. Without Pods, nothing shows that it works.
-fn is_promoted(
-    observed: &Observed,
-    plan: &Plan,
-    status: &CollaSetStatus,
-    now: Timestamp,
-) -> bool {
+fn is_promoted(observed: &Observed, plan: &Plan, status: &CollaSetStatus, now: Timestamp) -> bool {
     let is_of_all = !observed.has_partition()
         && is_last_step(plan.rollout.step.as_ref())
         && plan.failures.response == Response::Continue;

@@ -72,7 +72,9 @@ async fn relay(
     let latest = Mutex::new(Instant::now());
     let requests = forward(&mut from_client, &mut to_server, &latest);
     let responses = forward(&mut from_server, &mut to_client, &latest);
-    let mut ended = pin!(async { tokio::select! { () = requests => {}, () = responses => {} } });
+    let mut ended = pin!(async {
+        tokio::select! { () = requests => {}, () = responses => {} }
+    });
     losses.mark_unchanged();
     loop {
         tokio::select! {

@@ -231,7 +231,10 @@ async fn pods_are_deleted_with_the_definitions_while_operators_run() {
     let start = cluster.audit_log_end().unwrap();
     let delete = ["delete", "-k", "../crds", "--timeout=90s"];
     let denied = cluster.plane.kubectl(&delete).await.unwrap_err().to_string();
-    assert!(denied.contains("collasets.apps.kusionstack.io would delete all its objects"), "{denied}");
+    assert!(
+        denied.contains("collasets.apps.kusionstack.io would delete all its objects"),
+        "{denied}"
+    );
     let permit = "podopslifecycle.kusionstack.io/allow-deletion=true";
     cluster.plane.kubectl(&["annotate", "-k", "../crds", permit]).await.unwrap();
     cluster.plane.kubectl(&delete).await.unwrap();
