@@ -33,13 +33,13 @@ use release::{Digest, OPERATORS, Release};
 /// A command line, which is no image.
 struct CommandLine {
     name: &'static str,
-    /// Names of the same program for use without kubectl.
+    /// Names of the same program: for use without kubectl, and for completion by kubectl.
     aliases: &'static [&'static str],
 }
 
 /// The command lines.
 const COMMAND_LINES: [CommandLine; 2] = [
-    CommandLine { name: "kubectl-podops", aliases: &["podops"] },
+    CommandLine { name: "kubectl-podops", aliases: &["podops", "kubectl_complete-podops"] },
     CommandLine { name: "kubectl-kudo", aliases: &[] },
 ];
 

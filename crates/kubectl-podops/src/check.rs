@@ -3,10 +3,14 @@
 
 mod admission;
 mod certificates;
+mod conditions;
 mod operators;
 mod workloads;
 
+use std::fmt;
+
 use crate::{
+    counted::counted,
     finding::Findings,
     installation::{
         CUSTOM, Installation, OLDEST_MINOR, OPERATORS, POLICIES_SINCE, defines_custom,
@@ -14,27 +18,71 @@ use crate::{
     },
 };
 
+/// One part of an installation that was checked.
+pub struct Checked {
+    /// Name of the part, with versions or numbers.
+    pub part: String,
+    /// Findings about it.
+    pub findings: Findings,
+}
+
+impl Checked {
+    fn new(
+        part: impl Into<String>,
+        installation: &Installation,
+        check: impl Fn(&Installation, &mut Findings),
+    ) -> Self {
+        let mut findings = Findings::default();
+        check(installation, &mut findings);
+        Self { part: part.into(), findings }
+    }
+}
+
+impl fmt::Display for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { part, findings } = self;
+        if findings.has_errors() { write!(f, "✖ {part}") } else { write!(f, "✔ {part}") }
+    }
+}
+
 /// Checks an installation.
 #[must_use]
 pub fn check(installation: &Installation) -> Findings {
-    let mut findings = Findings::default();
-    check_server(installation, &mut findings);
+    let parts = checked(installation).into_iter();
+    let mut findings = Findings(parts.flat_map(|checked| checked.findings.0).collect());
+    findings.sort();
+    findings
+}
+
+/// Checks the parts of an installation.
+#[must_use]
+pub fn checked(installation: &Installation) -> Vec<Checked> {
+    let count = |kind: &'static str| counted(installation.of(kind).count(), kind);
+    let objects = [count("CollaSet"), count("PodTransitionRule")].join(", ");
+    let server = format!("Kubernetes 1.{}", installation.server_minor);
+    let operators = operators::versions(installation);
+    vec![
+        Checked::new(server, installation, check_server),
+        Checked::new(operators, installation, check_installed),
+        Checked::new("admission webhooks and policies", installation, admission::check),
+        Checked::new("certificates", installation, certificates::check),
+        Checked::new(count("Pod"), installation, workloads::check),
+        Checked::new(objects, installation, conditions::check),
+    ]
+}
+
+fn check_installed(installation: &Installation, findings: &mut Findings) {
     if installation.installed("Deployment").next().is_none()
         && installation.absent_operators.len() == OPERATORS.len()
     {
         let manifest = manifest(installation.server_minor);
         let remedy = format!("kubectl apply --server-side -f install-crds.yaml -f {manifest}");
         findings.note("Podops", "is not installed: no operator runs", &remedy);
-        check_leftovers(installation, &mut findings);
+        check_leftovers(installation, findings);
     } else {
-        check_definitions(installation, &mut findings);
-        operators::check(installation, &mut findings);
+        check_definitions(installation, findings);
+        operators::check(installation, findings);
     }
-    admission::check(installation, &mut findings);
-    certificates::check(installation, &mut findings);
-    workloads::check(installation, &mut findings);
-    findings.sort();
-    findings
 }
 
 fn check_server(installation: &Installation, findings: &mut Findings) {

@@ -217,6 +217,9 @@ pub enum Command {
         /// Only show the actions
         #[arg(long)]
         dry_run: bool,
+        /// Delete CollaSets and their Pods without a question
+        #[arg(short, long)]
+        yes: bool,
         /// Seconds without progress after which to fail
         #[arg(long, default_value = "300", value_parser = seconds)]
         timeout: Duration,

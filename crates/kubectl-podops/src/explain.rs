@@ -7,6 +7,7 @@ mod pod;
 mod rule;
 mod running;
 mod set;
+mod waits;
 
 use std::{fmt, sync::Arc};
 
@@ -21,6 +22,7 @@ use serde::Serialize;
 pub use node::explain as explain_node;
 pub use pod::explain as explain_pod;
 pub use set::explain as explain_set;
+pub(crate) use waits::waits;
 
 /// Objects of a namespace that an explanation needs.
 #[derive(Clone, Debug, Default)]

@@ -15,11 +15,17 @@ use kubectl_podops::{
 use crate::commands::pods::{PodCommand, change as change_pods};
 
 mod commands;
+mod completion;
 mod output;
 mod session;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
+    if let Some(words) = completion::words(std::env::args_os()) {
+        let written = completion::completions(&words)
+            .and_then(|lines| io::stdout().write_all(lines.as_bytes()));
+        return if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return podops_terminal::errors::usage_status(&error, "; see --help"),
@@ -91,8 +97,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Uninstall { workloads, dry_run: true, .. } => {
             commands::uninstall::dry_run(&session, workloads).await
         }
-        Command::Uninstall { workloads, timeout, .. } => {
-            commands::uninstall::uninstall(&session, workloads, timeout).await
+        Command::Uninstall { workloads, yes, timeout, .. } => {
+            commands::uninstall::uninstall(&session, workloads, yes, timeout).await
         }
         Command::Demo { replicas, image, updated_image, keep, timeout } => {
             let demo = Demo { replicas, image, updated_image };

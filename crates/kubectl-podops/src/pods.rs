@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
 use podops_api::{
+    collaset::CollaSet,
     lifecycle::{Phase, PodLifecycle},
     well_known,
 };
@@ -32,6 +33,12 @@ pub(crate) fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
 /// Name of a Pod.
 pub(crate) fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// Returns whether the CollaSet owns the Pod.
+pub(crate) fn is_owned(pod: &Pod, set: &CollaSet) -> bool {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    owners.into_iter().any(|owner| Some(&owner.uid) == set.metadata.uid.as_ref())
 }
 
 /// Finalizers of a Pod.

@@ -1,7 +1,7 @@
 //! Operations in progress, waiting Pods by cause, and budgets of a namespace, as lines of text.
 //! Pure.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use podops_api::transition_rule::PodTransitionRule;
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::{
     explain::{self, Facts, age},
-    pods::{is_in_service, name, operations},
+    pods::{is_in_service, operations},
 };
 
 /// Maximum number of Pods that are named for each cause.
@@ -100,27 +100,14 @@ pub fn top(facts: &Facts) -> Top {
 }
 
 fn waiting(facts: &Facts) -> Vec<Waiting> {
-    let mut by_cause = BTreeMap::<String, Waiting>::new();
-    for pod in &facts.pods {
-        let is_idle = is_in_service(pod) && operations(pod).is_empty();
-        let explanation = (!is_idle).then(|| explain::explain_pod(facts, name(pod))).flatten();
-        let Some(cause) = explanation.and_then(|known| known.causes.into_iter().next()) else {
-            continue;
-        };
-        let message = cause.because.first().map_or(&cause.message, |because| &because.message);
-        let group = by_cause.entry(message.clone()).or_insert_with(|| Waiting {
-            cause: message.clone(),
-            count: 0,
-            pods: Vec::new(),
-            since: None,
-        });
-        group.count += 1;
-        group.since = group.since.into_iter().chain(cause.since).min();
-        group.pods.push(name(pod).to_owned());
-    }
-    let mut groups: Vec<Waiting> = by_cause.into_values().collect();
-    groups.sort_by_key(|group| std::cmp::Reverse(group.count));
-    groups
+    let waits = explain::waits(facts, facts.pods.iter().map(Arc::as_ref)).into_iter();
+    let waiting = waits.map(|wait| Waiting {
+        cause: wait.cause.message,
+        count: wait.pods.len(),
+        pods: wait.pods,
+        since: wait.since,
+    });
+    waiting.collect()
 }
 
 fn budgets(rule: &PodTransitionRule) -> Vec<Budget> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use podops_api::{
-    collaset::{CollaSet, CollaSetStatus, REPLICAS},
+    collaset::{CollaSetStatus, REPLICAS},
     lifecycle::{Operation, Phase, PodLifecycle},
     well_known,
 };
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::{
     explain::{self, Facts, age},
-    pods::{has_condition, has_failed, is_in_service, label, labels, name},
+    pods::{has_condition, has_failed, is_in_service, is_owned, label, labels, name},
 };
 
 /// Cells of the progress bar.
@@ -120,11 +120,6 @@ impl RevisionNode {
     fn in_service(&self) -> usize {
         self.pods.iter().filter(|pod| pod.is_in_service).count()
     }
-}
-
-fn is_owned(pod: &Pod, set: &CollaSet) -> bool {
-    let owners = pod.metadata.owner_references.iter().flatten();
-    owners.into_iter().any(|owner| Some(&owner.uid) == set.metadata.uid.as_ref())
 }
 
 /// Reason of a completed rollout.

@@ -5,6 +5,7 @@ mod bad_input;
 
 use std::{
     collections::BTreeSet,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
@@ -461,6 +462,25 @@ async fn explain_names_the_true_cause() {
     assert!(findings.contains("wait for audit in their operations"), "{findings}");
 }
 
+/// By kubectl, which runs a program of another name for the words after `kubectl podops`.
+async fn assert_names_are_completed(cluster: &TestCluster, pod: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["kubectl-podops", "kubectl_complete-podops"] {
+        let program = programs().unwrap().join("kubectl-podops");
+        symlink(program, directory.path().join(name)).unwrap();
+    }
+    let completed = async |line: &str| {
+        let command = format!("kubectl __complete podops {line}");
+        cluster.plane.shell(&command, directory.path()).await.unwrap()
+    };
+    assert_eq!(completed("rollout undo w").await, "web\n:4\n");
+    assert_eq!(completed("get --namespace kube-system w").await, ":4\n");
+    let targets = completed("explain ''").await;
+    for target in ["collaset/web", &format!("pod/{pod}"), "node/"] {
+        assert!(targets.contains(target), "{targets}");
+    }
+}
+
 async fn commands_change_and_show_a_rollout() {
     let cluster = new_cluster().await;
     create(&cluster, "web", 3, &json!({})).await;
@@ -468,8 +488,9 @@ async fn commands_change_and_show_a_rollout() {
     assert!(tree.starts_with("collaset/web  RolloutComplete"), "{tree}");
     assert!(tree.contains("3 of 3 updated, 3 available"), "{tree}");
     let names = output(&cluster, &["get", "web", "--output", "name"]);
-    assert_eq!(names.matches("pod/web-").count(), 3, "{names}");
-    assert_eq!(names.lines().count(), 3, "{names}");
+    let pods: Vec<&str> = names.lines().filter_map(|name| name.strip_prefix("pod/")).collect();
+    assert_eq!(pods.len(), 3, "{names}");
+    assert_names_are_completed(&cluster, pods[0]).await;
     let revisions = output(&cluster, &["rollout", "history", "web", "--output", "name"]);
     assert!(revisions.starts_with("controllerrevision.apps/web-"), "{revisions}");
     output(&cluster, &["rollout", "set-image", "web", "web=nginx:2"]);

@@ -164,12 +164,15 @@ fn assert_archive(release: &Path, operator: &str) {
 /// that install packages.
 fn assert_command_line(release: &Path) {
     let unpacked = tempfile::tempdir().unwrap();
-    let archive = "tar -xzf kubectl-podops-1.2.3-linux-*.tar.gz -C \"$0\" kubectl-podops podops";
+    let archive = "tar -xzf kubectl-podops-1.2.3-linux-*.tar.gz -C \"$0\" \
+                   kubectl-podops podops kubectl_complete-podops";
     run(Command::new("sh").args(["-c", archive]).arg(unpacked.path()).current_dir(release));
     for name in ["kubectl-podops", "podops"] {
         let version = run(Command::new(unpacked.path().join(name)).arg("--version"));
         assert!(version.starts_with("kubectl"), "{version}");
     }
+    let completed = run(Command::new(unpacked.path().join("kubectl_complete-podops")).arg("roll"));
+    assert!(completed.starts_with("rollout\t"), "{completed}");
     let archive = "tar -xzf kubectl-kudo-1.2.3-linux-*.tar.gz -C \"$0\" kubectl-kudo";
     run(Command::new("sh").args(["-c", archive]).arg(unpacked.path()).current_dir(release));
     run(Command::new(unpacked.path().join("kubectl-kudo")).arg("--version"));

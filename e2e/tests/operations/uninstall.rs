@@ -34,11 +34,18 @@ const UNCHANGED_FOR: Duration = Duration::from_secs(5);
 /// Times in milliseconds after which the command is killed.
 const INTERRUPTED_AFTER: [u64; 4] = [200, 500, 1_000, 2_000];
 
-/// Starts the command.
+/// Starts the command, which deletes CollaSets without a question.
 fn uninstall(cluster: &TestCluster, workloads: &str) -> Child {
+    uninstall_with(cluster, &[workloads, "--yes"])
+}
+
+/// Starts the command with these arguments after `--workloads`, and no terminal.
+fn uninstall_with(cluster: &TestCluster, arguments: &[&str]) -> Child {
     let mut command = Command::new(programs().unwrap().join("kubectl-podops"));
     command
-        .args(["uninstall", "--workloads", workloads, "--timeout", "60"])
+        .args(["uninstall", "--timeout", "60", "--workloads"])
+        .args(arguments)
+        .stdin(Stdio::null())
         .env("KUBECONFIG", cluster.plane.admin_kubeconfig())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -258,6 +265,9 @@ async fn pods_are_deleted_gracefully_when_that_is_chosen() {
     let mut cluster =
         TestCluster::start_with_graceful_deletion(&programs().unwrap()).await.unwrap();
     create_workload(&cluster).await;
+    let unconfirmed = uninstall_with(&cluster, &["delete"]).wait_with_output().await.unwrap();
+    let error = String::from_utf8(unconfirmed.stderr).unwrap();
+    assert!(error.ends_with("will be deleted. Repeat the command with --yes\n"), "{error}");
     let command = uninstall(&cluster, "delete");
     stop_with_deployments(&mut cluster).await;
     let output = succeed(command).await;

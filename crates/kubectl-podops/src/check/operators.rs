@@ -42,6 +42,19 @@ pub(super) fn check(installation: &Installation, findings: &mut Findings) {
     }
 }
 
+/// Operators that are installed, with their versions.
+pub(super) fn versions(installation: &Installation) -> String {
+    let installed = installation.installed("Deployment");
+    let operators = installed.filter(|deployment| OPERATORS.contains(&deployment.name.as_str()));
+    let versions: Vec<String> = operators
+        .map(|operator| {
+            let version = operator.label(VERSION).unwrap_or("of unknown version");
+            format!("{} {version}", operator.name)
+        })
+        .collect();
+    if versions.is_empty() { "no operators".to_owned() } else { versions.join(", ") }
+}
+
 fn check_deployment(installation: &Installation, deployment: &Object, findings: &mut Findings) {
     let name = &deployment.name;
     let namespace = deployment.namespace.as_deref().unwrap_or_default();

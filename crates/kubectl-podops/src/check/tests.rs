@@ -295,3 +295,44 @@ fn pods_that_nothing_continues_are_named() {
         after(|installation| edit(installation, "Pod", "web-1", |pod| pod["spec"] = json!({})));
     assert!(ungated[0].contains("without the readiness gate"), "{ungated:?}");
 }
+
+#[test]
+fn conditions_that_need_a_user_are_named() {
+    let condition = |type_: &str, message: &str| json!([{ "type": type_, "status": "True", "message": message }]);
+    let findings = after(|installation| {
+        let selector = json!({ "matchLabels": { "app": "web" } });
+        for (name, stalled) in
+            [("a", condition("Stalled", "2 Pods of revision a-1 have failed")), ("b", json!([]))]
+        {
+            let metadata = json!({ "namespace": "shop", "name": name });
+            let (spec, status) =
+                (json!({ "selector": selector }), json!({ "conditions": stalled }));
+            let set = json!({ "metadata": metadata, "spec": spec, "status": status });
+            installation.objects.push(object("CollaSet", set));
+        }
+        let status =
+            json!({ "conditions": condition("Degraded", "rule cel: undeclared reference") });
+        let metadata = json!({ "namespace": "shop", "name": "freeze" });
+        let rule = json!({ "metadata": metadata, "status": status });
+        installation.objects.push(object("PodTransitionRule", rule));
+    });
+    let expected = [
+        "Warning CollaSets a, b in namespace shop: have the same selector, so one may adopt the Pods of the other",
+        "Warning collaset/a in namespace shop: is stalled: 2 Pods of revision a-1 have failed",
+        "Warning podtransitionrule/freeze in namespace shop: is degraded: rule cel: undeclared reference",
+    ];
+    assert_eq!(findings, expected);
+}
+
+#[test]
+fn each_checked_part_is_named_with_its_versions() {
+    let text = |installation: &Installation| {
+        checked(installation).iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let mut installation = installed();
+    assert_eq!(text(&installation)[0], "✔ Kubernetes 1.36");
+    assert!(text(&installation)[1].contains("lifecycle-operator of unknown version"));
+    assert_eq!(text(&installation)[4..], ["✔ 1 Pod", "✔ 1 CollaSet, 0 PodTransitionRules"]);
+    installation.server_minor = 30;
+    assert_eq!(text(&installation)[0], "✖ Kubernetes 1.30");
+}

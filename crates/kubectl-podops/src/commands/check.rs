@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use kubectl_podops::{
-    check::check as check_installation,
+    check::{check as check_installation, checked},
     cli::{Output, SwitchTarget},
     installed, inventory,
     preflight::{self, Direction},
@@ -37,6 +37,10 @@ pub(crate) async fn check(session: &Session, output: Output) -> anyhow::Result<E
     let installation =
         read.context("cannot list what is installed; this needs the rights of an administrator")?;
     let findings = check_installation(&installation);
-    print(&findings, || findings.to_string(), output)?;
+    let text = || {
+        let parts = checked(&installation).into_iter().map(|part| format!("{part}\n"));
+        parts.chain([findings.to_string()]).collect()
+    };
+    print(&findings, text, output)?;
     Ok(if findings.has_errors() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -1,6 +1,11 @@
 //! Removes Podops from a cluster.
 
-use std::{collections::BTreeMap, process::ExitCode, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io::{self, IsTerminal as _},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail, ensure};
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -38,12 +43,31 @@ pub(crate) async fn dry_run(session: &Session, workloads: Workloads) -> anyhow::
     Ok(ExitCode::SUCCESS)
 }
 
+/// Waits for a confirmation of the user before CollaSets and their Pods are deleted.
+///
+/// # Errors
+///
+/// If the user does not confirm, or no terminal is there to do so.
+fn confirm() -> anyhow::Result<()> {
+    let question = "All CollaSets of the cluster and their Pods will be deleted.";
+    ensure!(io::stdin().is_terminal(), "{question} Repeat the command with --yes");
+    eprint!("{question} Continue? [y/N] ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    ensure!(matches!(answer.trim(), "y" | "Y" | "yes"), "nothing was deleted");
+    Ok(())
+}
+
 /// Uninstalls Podops; `timeout` is the maximum time without progress.
 pub(crate) async fn uninstall(
     session: &Session,
     workloads: Workloads,
+    is_confirmed: bool,
     timeout: Duration,
 ) -> anyhow::Result<ExitCode> {
+    if workloads == Workloads::Delete && !is_confirmed {
+        confirm()?;
+    }
     let mut progress = Instant::now();
     let mut shown = String::new();
     let mut applied = BTreeMap::<String, usize>::new();

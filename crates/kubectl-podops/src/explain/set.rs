@@ -1,5 +1,7 @@
 //! Explains why a CollaSet does not proceed, and why one of its Pods is not updated.
 
+use std::sync::Arc;
+
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::util::intstr::IntOrString};
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus, REPLICAS, WaitingPods},
@@ -7,12 +9,15 @@ use podops_api::{
     well_known,
 };
 
-use super::{Cause, Explanation, Facts};
+use super::{Cause, Explanation, Facts, waits};
 use crate::{
     counted::counted,
-    pods::{label, name},
+    pods::{is_owned, label, name},
     rollout::continuation,
 };
+
+/// Maximum number of Pods that are named for each cause.
+const PODS_MAX: usize = 3;
 
 /// Conditions that report a problem or a pause, with the status in which they do.
 const PROBLEMS: [(&str, &str); 6] = [
@@ -41,7 +46,11 @@ pub fn explain(facts: &Facts, set: &str) -> Option<Explanation> {
             None => cause,
         }
     }));
-    causes.extend(status.waiting.iter().map(|group| explained_group(facts, group)));
+    if status.waiting.is_empty() {
+        causes.extend(present_waits(facts, set));
+    } else {
+        causes.extend(status.waiting.iter().map(|group| explained_group(facts, group)));
+    }
     let replicas = set.spec.replicas.unwrap_or(REPLICAS);
     let CollaSetStatus { available_replicas, updated_available_replicas, .. } = status;
     Some(Explanation {
@@ -98,6 +107,19 @@ fn group_cause(group: &WaitingPods) -> Cause {
     let count = counted(usize::try_from(*count).unwrap_or_default(), "Pod");
     Cause::new(format!("{count} in {phase}: {reason} ({names})"))
         .since(since.as_ref().map(|time| time.0))
+}
+
+/// What the Pods of a CollaSet wait for whose status does not report it yet.
+fn present_waits(facts: &Facts, set: &CollaSet) -> Vec<Cause> {
+    let pods = facts.pods.iter().map(Arc::as_ref).filter(|pod| is_owned(pod, set));
+    let waits = waits(facts, pods).into_iter();
+    let causes = waits.map(|wait| {
+        let named = wait.pods.iter().take(PODS_MAX).cloned().collect::<Vec<_>>().join(", ");
+        let count = counted(wait.pods.len(), "Pod");
+        let cause = Cause::new(format!("{count} waiting ({named})")).since(wait.since);
+        cause.because([wait.cause])
+    });
+    causes.collect()
 }
 
 /// Returns the cause of a group of waiting Pods, with the causes of its first Pod.

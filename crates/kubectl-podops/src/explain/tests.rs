@@ -318,6 +318,20 @@ collaset/web has 0 of 3 Pods available, 0 of them at the updated revision
     assert_eq!(explanation, expected);
 }
 
+/// The status of a CollaSet is up to some seconds older than its Pods.
+#[test]
+fn a_wait_is_explained_before_the_status_names_it() {
+    let waiting = pod(|pod| operate(pod, &[LabelKind::Operating, LabelKind::PreCheck]));
+    let mut facts = facts(waiting);
+    let explanation = explain_set(&facts, "web").unwrap();
+    assert_eq!(explanation.causes[0].message, "1 Pod waiting (web-1)");
+    let of_pod = explain_pod(&facts, "web-1").unwrap().causes.remove(0);
+    let reason = of_pod.because.first().unwrap_or(&of_pod);
+    assert_eq!(explanation.causes[0].because.first(), Some(reason));
+    facts.pods = vec![pod(|_| ())];
+    assert_eq!(explain_set(&facts, "web").unwrap().causes, []);
+}
+
 #[test]
 fn ages_have_two_units() {
     let age = |seconds: i64| {
