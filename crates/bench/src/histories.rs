@@ -295,7 +295,7 @@ impl Pair<'_> {
                     for pod in chosen.unwrap_or_default() {
                         match workload.disrupt(disruption, pod).await {
                             // Deleted meanwhile, or protected by the disruption budget.
-                            Err(error) if is_expected(&error) => {}
+                            Err(error) if is_expected(&error, disruption) => {}
                             result => result?,
                         }
                     }
@@ -368,9 +368,9 @@ impl Pair<'_> {
 
 /// Returns whether the API server rejected a change because the Pod no longer exists, or an eviction
 /// because of the disruption budget.
-fn is_expected(error: &anyhow::Error) -> bool {
+fn is_expected(error: &anyhow::Error, disruption: Disruption) -> bool {
     let Some(kube::Error::Api(status)) = error.downcast_ref() else { return false };
-    status.is_not_found() || status.code == 429
+    status.is_not_found() || disruption == Disruption::Evict && status.code == 429
 }
 
 impl Report {

@@ -45,18 +45,18 @@ impl fmt::Display for Checked {
     }
 }
 
-/// Checks an installation.
+/// Returns the findings about all parts.
 #[must_use]
-pub fn check(installation: &Installation) -> Findings {
-    let parts = checked(installation).into_iter();
-    let mut findings = Findings(parts.flat_map(|checked| checked.findings.0).collect());
+pub fn findings(parts: Vec<Checked>) -> Findings {
+    let all = parts.into_iter().flat_map(|checked| checked.findings.0);
+    let mut findings = Findings(all.collect());
     findings.sort();
     findings
 }
 
 /// Checks the parts of an installation.
 #[must_use]
-pub fn checked(installation: &Installation) -> Vec<Checked> {
+pub fn check(installation: &Installation) -> Vec<Checked> {
     let count = |kind: &'static str| counted(installation.of(kind).count(), kind);
     let objects = [count("CollaSet"), count("PodTransitionRule")].join(", ");
     let server = format!("Kubernetes 1.{}", installation.server_minor);
@@ -167,7 +167,9 @@ fn check_definitions(installation: &Installation, findings: &mut Findings) {
         }
     }
     let stored = installation.of("CustomResourceDefinition").filter(|crd| defines_custom(crd));
-    for crd in stored.filter(|crd| !crd.has_condition("Established") && !crd.is_deleting()) {
+    for crd in
+        stored.filter(|crd| crd.true_condition("Established").is_none() && !crd.is_deleting())
+    {
         let subject = format!("CustomResourceDefinition {}", crd.name);
         let remedy = format!("kubectl describe crd {}", crd.name);
         findings.error(subject, "is not established", &remedy);

@@ -20,7 +20,7 @@ use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{ListParams, PartialObjectMeta},
 };
-use kubectl_podops::cli::Cli;
+use kubectl_podops::{cli::Cli, target::Target};
 use podops_api::{collaset::CollaSet, well_known};
 use podops_terminal::connection::ContextArgs;
 use serde::de::DeserializeOwned;
@@ -89,16 +89,16 @@ fn with_names(mut command: Command, line: &[OsString]) -> Command {
         let Some((id, kinds)) = named.filter(|_| argument.is_positional()) else {
             return argument;
         };
-        let has_prefix = *id == "target";
+        let has_kind = *id == "target";
         let line = line.to_vec();
         argument.add(ArgValueCandidates::new(move || {
-            kinds.iter().flat_map(|kind| names(*kind, has_prefix, &line)).collect()
+            kinds.iter().flat_map(|kind| names(*kind, has_kind, &line)).collect()
         }))
     })
 }
 
 /// Names of the objects of a kind; none if they cannot be read.
-fn names(kind: Kind, has_prefix: bool, line: &[OsString]) -> Vec<CompletionCandidate> {
+fn names(kind: Kind, has_kind: bool, line: &[OsString]) -> Vec<CompletionCandidate> {
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(line);
     let context = matches.and_then(|matches| ContextArgs::from_arg_matches(&matches));
     let context = context.unwrap_or_default();
@@ -108,14 +108,14 @@ fn names(kind: Kind, has_prefix: bool, line: &[OsString]) -> Vec<CompletionCandi
         let listed = async { tokio::time::timeout(TIMEOUT, list(kind, &context)).await };
         runtime.block_on(listed).ok()?.ok()
     });
-    let names = read.join().ok().flatten().unwrap_or_default();
-    let prefix = match kind {
-        _ if !has_prefix => "",
-        Kind::CollaSet => "collaset/",
-        Kind::Pod => "pod/",
-        Kind::Node => "node/",
-    };
-    names.into_iter().map(|name| CompletionCandidate::new(format!("{prefix}{name}"))).collect()
+    let names = read.join().ok().flatten().unwrap_or_default().into_iter();
+    let words = names.map(|name| match kind {
+        _ if !has_kind => name,
+        Kind::CollaSet => Target::CollaSet(name).to_string(),
+        Kind::Pod => Target::Pod(name).to_string(),
+        Kind::Node => Target::Node(name).to_string(),
+    });
+    words.map(CompletionCandidate::new).collect()
 }
 
 async fn list(kind: Kind, context: &ContextArgs) -> anyhow::Result<Vec<String>> {

@@ -214,10 +214,10 @@ impl Object {
         self.label(PART_OF) == Some(PODOPS)
     }
 
-    /// Returns whether the condition of this type is True.
-    pub(crate) fn has_condition(&self, type_: &str) -> bool {
+    /// Returns the condition of this type if it is True.
+    pub(crate) fn true_condition(&self, type_: &str) -> Option<&Value> {
         let mut conditions = items(&self.value["status"]["conditions"]);
-        conditions.any(|condition| condition["type"] == type_ && condition["status"] == "True")
+        conditions.find(|condition| condition["type"] == type_ && condition["status"] == "True")
     }
 
     /// Returns whether the object has this finalizer.

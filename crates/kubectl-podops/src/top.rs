@@ -9,12 +9,10 @@ use podops_terminal::fit::fit;
 use serde::Serialize;
 
 use crate::{
+    counted::first_names,
     explain::{self, Facts, age},
     pods::{is_in_service, operations},
 };
-
-/// Maximum number of Pods that are named for each cause.
-const PODS_MAX: usize = 3;
 
 /// Operations, waiting Pods and budgets of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -144,8 +142,7 @@ pub fn lines(top: &Top, width: usize) -> Vec<String> {
     }
     for Waiting { cause, count, pods, since } in &top.waiting {
         let since = since.map(|since| age(since, top.now)).unwrap_or_default();
-        let pods = &pods[..pods.len().min(PODS_MAX)];
-        lines.push(format!("{count:<5} {since:<8} {}: {cause}", pods.join(", ")));
+        lines.push(format!("{count:<5} {since:<8} {}: {cause}", first_names(pods)));
     }
     if !top.budgets.is_empty() {
         lines.push(format!("{:<32} {:<12} {:<16} REJECTS", "BUDGET", "UNAVAILABLE", "LIMIT"));

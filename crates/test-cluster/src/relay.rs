@@ -5,7 +5,10 @@ use std::{
     io,
     net::SocketAddr,
     pin::pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -24,8 +27,8 @@ const IDLE: Duration = Duration::from_secs(4);
 pub struct Relay {
     /// Address of the listener.
     pub address: SocketAddr,
-    losses: watch::Sender<usize>,
-    lost: Arc<Mutex<usize>>,
+    losses: watch::Sender<()>,
+    lost: Arc<AtomicUsize>,
     _tasks: JoinSet<()>,
 }
 
@@ -38,8 +41,8 @@ impl Relay {
     pub async fn start(target: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
-        let (losses, receiver) = watch::channel(0);
-        let lost = Arc::<Mutex<usize>>::default();
+        let (losses, receiver) = watch::channel(());
+        let lost = Arc::<AtomicUsize>::default();
         let mut tasks = JoinSet::new();
         let count = lost.clone();
         tasks.spawn(async move {
@@ -54,17 +57,17 @@ impl Relay {
 
     /// Loses the connections that had no traffic for some seconds, and returns their number.
     pub async fn lose_idle_connections(&self) -> usize {
-        self.losses.send_modify(|losses| *losses += 1);
+        self.losses.send_replace(());
         tokio::time::sleep(Duration::from_millis(100)).await;
-        *self.lost.lock()
+        self.lost.load(Ordering::Relaxed)
     }
 }
 
 async fn relay(
     client: TcpStream,
     target: SocketAddr,
-    mut losses: watch::Receiver<usize>,
-    lost: Arc<Mutex<usize>>,
+    mut losses: watch::Receiver<()>,
+    lost: Arc<AtomicUsize>,
 ) {
     let Ok(server) = TcpStream::connect(target).await else { return };
     let (mut from_client, mut to_client) = client.into_split();
@@ -84,7 +87,7 @@ async fn relay(
                     return;
                 }
                 if latest.lock().elapsed() > IDLE {
-                    *lost.lock() += 1;
+                    lost.fetch_add(1, Ordering::Relaxed);
                     std::future::pending::<()>().await;
                 }
             }

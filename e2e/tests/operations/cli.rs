@@ -488,8 +488,9 @@ async fn commands_change_and_show_a_rollout() {
     assert!(tree.starts_with("collaset/web  RolloutComplete"), "{tree}");
     assert!(tree.contains("3 of 3 updated, 3 available"), "{tree}");
     let names = output(&cluster, &["get", "web", "--output", "name"]);
+    assert_eq!(names.matches("pod/web-").count(), 3, "{names}");
+    assert_eq!(names.lines().count(), 3, "{names}");
     let pods: Vec<&str> = names.lines().filter_map(|name| name.strip_prefix("pod/")).collect();
-    assert_eq!(pods.len(), 3, "{names}");
     assert_names_are_completed(&cluster, pods[0]).await;
     let revisions = output(&cluster, &["rollout", "history", "web", "--output", "name"]);
     assert!(revisions.starts_with("controllerrevision.apps/web-"), "{revisions}");

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{
     finding::Findings,
-    installation::{Installation, Object, items},
+    installation::{Installation, Object},
 };
 
 pub(super) fn check(installation: &Installation, findings: &mut Findings) {
@@ -29,9 +29,7 @@ pub(super) fn check(installation: &Installation, findings: &mut Findings) {
 
 /// Message of a condition that is True.
 fn message_of<'a>(object: &'a Object, type_: &str) -> Option<&'a str> {
-    let mut conditions = items(&object.value["status"]["conditions"]);
-    let condition =
-        conditions.find(|condition| condition["type"] == type_ && condition["status"] == "True")?;
+    let condition = object.true_condition(type_)?;
     Some(condition["message"].as_str().unwrap_or_default())
 }
 

@@ -6,6 +6,11 @@ use serde_json::{Value, json};
 use super::*;
 use crate::installation::{Object, custom_definitions, kinds};
 
+/// Findings about all parts.
+fn check(installation: &Installation) -> Findings {
+    findings(super::check(installation))
+}
+
 fn object(kind: &str, value: Value) -> Object {
     let found = kinds().find(|known| known.name == kind);
     Object::new(found.unwrap_or_else(|| panic!("{kind} is not read")), value)
@@ -327,7 +332,7 @@ fn conditions_that_need_a_user_are_named() {
 #[test]
 fn each_checked_part_is_named_with_its_versions() {
     let text = |installation: &Installation| {
-        checked(installation).iter().map(ToString::to_string).collect::<Vec<_>>()
+        super::check(installation).iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let mut installation = installed();
     assert_eq!(text(&installation)[0], "✔ Kubernetes 1.36");

@@ -9,12 +9,10 @@ use podops_api::{
 use serde_json::Value;
 
 use crate::{
+    counted::first_names,
     finding::Findings,
     installation::{Installation, Object, items},
 };
-
-/// Maximum number of Pods that are named.
-const NAMED: usize = 3;
 
 /// Problem of a Pod, with its remedy.
 struct Problem {
@@ -33,7 +31,7 @@ pub(super) fn check(installation: &Installation, findings: &mut Findings) {
         }
     }
     for (message, (problem, pods)) in groups {
-        let named = pods.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+        let named = first_names(&pods);
         let subject = format!("{} Pods", pods.len());
         let message = format!("{message} ({named})");
         if problem.is_error {

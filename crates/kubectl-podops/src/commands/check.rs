@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use kubectl_podops::{
-    check::{check as check_installation, checked},
+    check::{check as check_installation, findings},
     cli::{Output, SwitchTarget},
     installed, inventory,
     preflight::{self, Direction},
@@ -36,11 +36,10 @@ pub(crate) async fn check(session: &Session, output: Output) -> anyhow::Result<E
     let read = installed::read(&session.client, &session.operator_namespace).await;
     let installation =
         read.context("cannot list what is installed; this needs the rights of an administrator")?;
-    let findings = check_installation(&installation);
-    let text = || {
-        let parts = checked(&installation).into_iter().map(|part| format!("{part}\n"));
-        parts.chain([findings.to_string()]).collect()
-    };
-    print(&findings, text, output)?;
+    let parts = check_installation(&installation);
+    let mut lines: Vec<String> = parts.iter().map(ToString::to_string).collect();
+    let findings = findings(parts);
+    lines.push(findings.to_string());
+    print(&findings, || lines.join("\n"), output)?;
     Ok(if findings.has_errors() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -11,13 +11,10 @@ use podops_api::{
 
 use super::{Cause, Explanation, Facts, waits};
 use crate::{
-    counted::counted,
+    counted::{counted, first_names},
     pods::{is_owned, label, name},
     rollout::continuation,
 };
-
-/// Maximum number of Pods that are named for each cause.
-const PODS_MAX: usize = 3;
 
 /// Conditions that report a problem or a pause, with the status in which they do.
 const PROBLEMS: [(&str, &str); 6] = [
@@ -109,12 +106,12 @@ fn group_cause(group: &WaitingPods) -> Cause {
         .since(since.as_ref().map(|time| time.0))
 }
 
-/// What the Pods of a CollaSet wait for whose status does not report it yet.
+/// Causes for which the Pods of a CollaSet wait whose status does not report them yet.
 fn present_waits(facts: &Facts, set: &CollaSet) -> Vec<Cause> {
     let pods = facts.pods.iter().map(Arc::as_ref).filter(|pod| is_owned(pod, set));
     let waits = waits(facts, pods).into_iter();
     let causes = waits.map(|wait| {
-        let named = wait.pods.iter().take(PODS_MAX).cloned().collect::<Vec<_>>().join(", ");
+        let named = first_names(&wait.pods);
         let count = counted(wait.pods.len(), "Pod");
         let cause = Cause::new(format!("{count} waiting ({named})")).since(wait.since);
         cause.because([wait.cause])

@@ -10,7 +10,7 @@ use crate::pods::{is_in_service, name, operations};
 
 /// Pods that wait for the same.
 pub(crate) struct Wait {
-    /// What the first of them waits for, with its causes and remedies.
+    /// Cause of the wait of the first Pod, with its own causes and remedies.
     pub(crate) cause: Cause,
     /// Names of the Pods.
     pub(crate) pods: Vec<String>,
@@ -18,7 +18,8 @@ pub(crate) struct Wait {
     pub(crate) since: Option<Timestamp>,
 }
 
-/// Returns what the Pods wait for now, the most frequent first. A status reports it with a delay.
+/// Returns the waits of the Pods by cause, the most frequent first. The status of a CollaSet reports
+/// them with a delay.
 pub(crate) fn waits<'a>(facts: &Facts, pods: impl Iterator<Item = &'a Pod>) -> Vec<Wait> {
     let mut by_message = BTreeMap::<String, Wait>::new();
     for pod in pods {

@@ -31,6 +31,11 @@ impl<'a> Pairs<'a> {
     /// were lost.
     #[must_use]
     pub fn read(observed: &'a Observed, current: &RevisionName, now: Timestamp) -> Self {
+        let mut pairs =
+            Self { new: BTreeMap::new(), origins: BTreeMap::new(), waiting: BTreeMap::new() };
+        if observed.active().all(|pod| origin_name(pod).is_none()) {
+            return pairs;
+        }
         // A terminal Pod needs no replacement, except that with persistent names it occupies the
         // name of its successor.
         let persistent = observed.has_persistent_names();
@@ -38,8 +43,6 @@ impl<'a> Pairs<'a> {
         let by_name: BTreeMap<&str, &PodView> =
             existing.map(|pod| (pod.name.as_str(), pod)).collect();
         let lost = LostOrigins::read(observed, current);
-        let mut pairs =
-            Self { new: BTreeMap::new(), origins: BTreeMap::new(), waiting: BTreeMap::new() };
         for new in observed.active() {
             let Some(name) = origin_name(new) else { continue };
             let named = by_name.get(name).copied();
@@ -124,9 +127,10 @@ impl<'a> LostOrigins<'a> {
 
     /// Returns the instance that `new` was to replace, if it gets another Pod of its own revision.
     fn kept_for(&self, new: &PodView) -> Option<InstanceId> {
-        let id = self.origins.get(&new.instance?).copied()?;
-        let is_update = new.instance.is_some_and(|new| !self.at_current.contains(&new));
-        (is_update && self.at_current.contains(&id)).then_some(id)
+        let new = new.instance?;
+        let origin = *self.origins.get(&new)?;
+        let is_update = !self.at_current.contains(&new);
+        (is_update && self.at_current.contains(&origin)).then_some(origin)
     }
 
     /// Returns the next Pod of the instance that `new` was to replace.
