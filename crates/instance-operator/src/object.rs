@@ -16,6 +16,7 @@ pub mod hash;
 pub mod health;
 pub mod readiness;
 pub mod retention;
+pub mod secret;
 
 /// Maximum length of an API version: the name of a group, `/` and the name of a version.
 const API_VERSION_MAX: usize = 253 + 1 + 63;

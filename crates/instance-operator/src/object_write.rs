@@ -7,7 +7,7 @@ use podops_api::kudo::{InstanceStatus, InventoryEntry};
 use serde_json::Value;
 
 use crate::{
-    object::{ObjectId, ObjectType, file::ReadFile, hash, text},
+    object::{ObjectId, ObjectType, file::ReadFile, hash, secret, text},
     values::digest,
 };
 
@@ -87,10 +87,13 @@ impl Needs {
     }
 }
 
-/// Digest of an applied object, without the annotations of the run.
+/// Digest of an applied object, without the annotations of the run and the values of a Secret.
 #[must_use]
 pub fn applied_digest(object: &Value) -> String {
     let mut counted = object.clone();
+    if secret::is_secret(object) {
+        secret::remove_values(&mut counted);
+    }
     let annotations = counted.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
     if let Some(annotations) = annotations {
         annotations.retain(|key, _| !crate::object::enhance::OF_RUN.contains(&key.as_str()));
@@ -142,8 +145,9 @@ pub fn record(status: &mut InstanceStatus, write: &ObjectWrite, response: Option
     let id = write.id();
     match write {
         ObjectWrite::Apply { object, task, run, .. } => {
-            let is_dependency = hash::is_dependency(object);
-            let content = is_dependency.then(|| hash::content(object).unwrap_or(hash::NO_CONTENT));
+            // That of a Secret is an annotation of the Secret.
+            let is_recorded = hash::is_dependency(object) && !secret::is_secret(object);
+            let content = is_recorded.then(|| hash::content(object).unwrap_or(hash::NO_CONTENT));
             let entry = InventoryEntry {
                 task: task.clone(),
                 uid: response

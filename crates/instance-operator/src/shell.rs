@@ -4,6 +4,7 @@ mod types;
 
 mod files;
 mod objects;
+mod own_rights;
 mod plan_permits;
 
 mod service_account;

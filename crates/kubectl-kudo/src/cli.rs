@@ -331,7 +331,8 @@ pub enum PlanCommand {
     /// Show which plans a change would run, and the changes of each step; nothing is written
     ///
     /// The change is another package, values of parameters, or a plan by its name. The exit status
-    /// is 0 if no object would change, and 5 otherwise.
+    /// is 0 if no object would change, 5 if an object would, and 6 if a plan would
+    /// not end or cannot be predicted.
     Diff(Diff),
     /// Wait until the plans that are due have run
     Wait {

@@ -18,6 +18,9 @@ pub enum Failure {
     /// A preview has differences, which were printed.
     #[error("there are differences")]
     Differences,
+    /// A plan of a preview, which was printed, would not end or cannot be predicted.
+    #[error("a plan would not end")]
+    WouldNotEnd,
 }
 
 impl Failure {
@@ -29,6 +32,7 @@ impl Failure {
             Self::TimedOut(_) => 3,
             Self::PlanFailed(_) => 4,
             Self::Differences => 5,
+            Self::WouldNotEnd => 6,
         }
     }
 }

@@ -32,7 +32,7 @@ async fn main() -> ExitCode {
         Err(error) => {
             let failure = error.downcast_ref::<Failure>();
             let status = ExitCode::from(status_of(&error));
-            if matches!(failure, Some(Failure::Differences)) {
+            if matches!(failure, Some(Failure::Differences | Failure::WouldNotEnd)) {
                 return status;
             }
             podops_terminal::errors::report(&error);

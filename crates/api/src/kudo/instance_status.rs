@@ -198,6 +198,7 @@ pub struct StepStatus {
     pub finished: Option<Time>,
     /// Number of attempts that have started. Podops extension.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "int32"))]
     pub attempts: Option<u32>,
     /// Completed tasks, while other tasks of the step are not complete. Podops extension.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -248,7 +249,7 @@ pub struct InventoryEntry {
     pub name: String,
     /// UID of the object.
     pub uid: String,
-    /// Hash of the applied content of a ConfigMap or Secret, for the annotation with the
+    /// Hash of the applied content of a ConfigMap, for the annotation with the
     /// dependencies hash.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub hash: String,

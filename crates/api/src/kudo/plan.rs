@@ -62,6 +62,7 @@ pub struct Step {
     /// Number of further attempts after the step has failed. Defaults to 0. Podops extension.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(range(max = RETRIES_MAX))]
+    #[schemars(extend("format" = "int32"))]
     pub retries: u32,
     /// Action when the last attempt has failed: Fail (default) ends the plan; Continue starts the
     /// steps that follow; Pause waits until the Instance is changed or the run is cancelled. Podops

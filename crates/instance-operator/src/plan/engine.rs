@@ -387,6 +387,10 @@ impl Run<'_> {
                 // Later tasks depend on the writes of this task.
                 TaskState::Unknown => return Tasks::Unknown,
                 TaskState::Waiting(reasons) => waits.extend(reasons),
+                TaskState::Error(error) if is_of_content(&error) => errors.push(format!(
+                    "Task {path} applies an object that the API server does not accept; change the \
+                     package or its parameters. {error}"
+                )),
                 TaskState::Error(error) => errors.push(format!(
                     "A transient error when executing task {path}. Will retry. {error}"
                 )),
@@ -423,4 +427,12 @@ impl Run<'_> {
         };
         task::advance(task, &context, work)
     }
+}
+
+/// Parts of the API server's messages about an object that it accepts at no time.
+const OF_CONTENT: [&str; 2] = ["field not declared in schema", " is invalid: "];
+
+/// Returns whether an error is about the content of an object, so that a retry alone does not help.
+fn is_of_content(error: &str) -> bool {
+    OF_CONTENT.iter().any(|part| error.contains(part))
 }

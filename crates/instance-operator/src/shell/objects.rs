@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::{
     NAME,
+    own_rights::OwnRights,
     types::{NOT_FOUND, REQUEST_TIMEOUT, ServedType, Types},
 };
 use crate::object::{ObjectId, ObjectType, Scope, field_managers::taken_from_kudo, map_at, text};
@@ -60,6 +61,9 @@ pub(super) enum Error {
     /// The name is not a valid object name.
     #[error("{0:?} is no valid name")]
     Name(String),
+    /// A task without ServiceAccount would read a Namespace.
+    #[error("to read a Namespace, the Instance needs spec.serviceAccountName")]
+    ServiceAccountNeeded,
     /// The request timed out.
     #[error("request timed out after {}s", REQUEST_TIMEOUT.as_secs())]
     Timeout,
@@ -74,6 +78,7 @@ impl Error {
             | Self::Response(_)
             | Self::NotServed(_)
             | Self::Name(_)
+            | Self::ServiceAccountNeeded
             | Self::Timeout => Chain(self).to_string(),
         }
     }
@@ -159,8 +164,9 @@ pub(super) struct Listed {
 pub(super) struct Objects<'a> {
     pub(super) client: Client,
     pub(super) types: &'a Types,
-    /// True if the client has the rights of the Instance's ServiceAccount, not the operator's.
-    pub(super) is_impersonating: bool,
+    /// Checks of the operator's rights; `None` if the client has those of the Instance's
+    /// ServiceAccount.
+    pub(super) own_rights: Option<&'a OwnRights>,
 }
 
 /// One request.
@@ -198,6 +204,12 @@ impl Objects<'_> {
     }
 
     async fn get(&self, id: &ObjectId, accept: HeaderValue) -> Result<Option<Value>, Error> {
+        if let Some(own) = self.own_rights
+            && id.object_type.is("", "Namespace")
+            && !own.may_read_namespaces().await?
+        {
+            return Err(Error::ServiceAccountNeeded);
+        }
         let Some(served) = self.types.find(&id.object_type).await? else { return Ok(None) };
         found(self.send(Call::get(path(id, &served)?, accept)).await)
     }

@@ -27,6 +27,7 @@ use podops_runtime::{
 use super::{
     metrics::Metrics,
     objects::Objects,
+    own_rights::{INCOMPLETE_CRD, OwnRights},
     plan_permits::PlanPermits,
     service_account::ServiceAccounts,
     turns::{Access, End},
@@ -58,6 +59,7 @@ pub(super) struct InstanceController {
     /// Namespaces whose Instances are not run.
     pub(super) system_namespaces: BTreeSet<String>,
     pub(super) accounts: ServiceAccounts,
+    pub(super) own_rights: OwnRights,
     pub(super) types: Types,
     pub(super) watches: Watches,
     pub(super) permits: PlanPermits,
@@ -104,7 +106,7 @@ impl Reconciler for InstanceController {
         let key = ObjectKey::of(instance);
         let mut observed = Observed::of(instance);
         let earlier = self.continue_status(instance, &mut observed, memory).await;
-        let Some(objects) = self.objects_of(instance, &observed).await else {
+        let Some(objects) = self.objects_of(instance, &observed).await? else {
             return Ok(Reconciled::AwaitChange);
         };
         let access = self.access(&key, &objects);
@@ -197,9 +199,18 @@ impl InstanceController {
     }
 
     /// Returns access to the objects of an Instance, as its ServiceAccount, or as the operator
-    /// without one. Returns `None` and publishes an event if the name of the ServiceAccount is
-    /// invalid.
-    async fn objects_of(&self, instance: &Instance, observed: &Observed) -> Option<Objects<'_>> {
+    /// without one. Returns `None` and publishes an event if they must not be used, or the name of
+    /// the ServiceAccount is invalid.
+    ///
+    /// # Errors
+    ///
+    /// If the schemas of the API server cannot be read.
+    async fn objects_of(
+        &self,
+        instance: &Instance,
+        observed: &Observed,
+    ) -> Result<Option<Objects<'_>>, ReconcileError> {
+        let invalid = |message: String| reasons::INSTANCE_INVALID.with(message);
         // The end of one that an earlier release has run must not wait.
         if self.system_namespaces.contains(&observed.namespace) && !observed.deleting {
             let message = format!(
@@ -207,21 +218,26 @@ impl InstanceController {
                  the cluster; use another namespace, or permit it by --allow-system-namespace",
                 observed.namespace
             );
-            self.events.publish_all(instance, &[reasons::INSTANCE_INVALID.with(message)]).await;
-            return None;
+            self.events.publish_all(instance, &[invalid(message)]).await;
+            return Ok(None);
         }
         let own = &observed.spec.service_account_name;
         let name = if own.is_empty() { &self.default_service_account } else { own };
         if name.is_empty() {
-            let client = self.client.clone();
-            return Some(Objects { client, types: &self.types, is_impersonating: false });
+            let is_stored = self.own_rights.is_service_account_stored().await;
+            if !is_stored.map_err(Cause::Discovery)? {
+                self.events.publish_all(instance, &[invalid(INCOMPLETE_CRD.to_owned())]).await;
+                return Ok(None);
+            }
+            let (client, own_rights) = (self.client.clone(), Some(&self.own_rights));
+            return Ok(Some(Objects { client, types: &self.types, own_rights }));
         }
         match self.accounts.client(&observed.namespace, name) {
-            Ok(client) => Some(Objects { client, types: &self.types, is_impersonating: true }),
+            Ok(client) => Ok(Some(Objects { client, types: &self.types, own_rights: None })),
             Err(error) => {
                 let message = format!("spec.serviceAccountName: {error}");
-                self.events.publish_all(instance, &[reasons::INSTANCE_INVALID.with(message)]).await;
-                None
+                self.events.publish_all(instance, &[invalid(message)]).await;
+                Ok(None)
             }
         }
     }
@@ -244,7 +260,7 @@ impl InstanceController {
         objects: &Objects<'_>,
         memory: &InstanceMemory,
     ) -> Result<(), ReconcileError> {
-        let reader = Some(&objects.client).filter(|_| objects.is_impersonating);
+        let reader = Some(&objects.client).filter(|_| objects.own_rights.is_none());
         let found = self.versions.add_to(observed, reader).await;
         found.map_err(|source| Cause::List { resource: "operatorversions", source })?;
         observed.version_of_run.clone_from(&memory.version_of_run);

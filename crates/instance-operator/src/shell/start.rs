@@ -21,6 +21,7 @@ use podops_runtime::{
 
 use super::{
     metrics::Metrics,
+    own_rights::OwnRights,
     plan_permits::PlanPermits,
     reconcile::{DecodedInstance, InstanceController},
     service_account::ServiceAccounts,
@@ -99,6 +100,7 @@ pub(super) fn start(operator: &mut Operator, args: &InstanceArgs) -> Result<(), 
         system_namespaces: args
             .system_namespaces(&process.args.lease.leader_elect_resource_namespace),
         accounts: ServiceAccounts::new(process.client.clone()),
+        own_rights: OwnRights::new(process.client.clone()),
         types: Types::new(process.client.clone()),
         watches: Watches::new(process.clone(), changed),
         permits: PlanPermits::new(),

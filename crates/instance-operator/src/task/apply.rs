@@ -23,7 +23,7 @@ use crate::{
         health::{Health, health, is_judged},
         is_deleted, is_true, object_type,
         retention::ADOPT,
-        text,
+        secret, text,
     },
     object_write::{ObjectWrite, applied_digest, entry},
     reasons,
@@ -158,7 +158,7 @@ struct Unreadable {
     message: String,
 }
 
-/// Sets the dependencies hash of Pod templates.
+/// Sets the dependencies hash of Pod templates, and the annotations of Secrets.
 fn annotate(
     objects: &mut [Value],
     context: &TaskContext<'_>,
@@ -178,12 +178,14 @@ fn annotate(
     }
     for object in objects {
         hash::annotate(object, |dependency| known.get(dependency).copied().unwrap_or(NO_CONTENT));
+        secret::annotate(object);
     }
 }
 
 /// Returns the hash of a dependency: of the same task's object, else of the object last applied by
 /// the Instance, else of the object last applied by KUDO, else of the live object; `None` if the
-/// object must be read first.
+/// object must be read first. The status has no hashes of Secrets: those applied by the Instance have
+/// theirs in an annotation.
 ///
 /// # Errors
 ///
@@ -200,7 +202,9 @@ fn dependency_hash(
     if let Some(object) = objects.iter().find(|object| ObjectId::of(object) == id) {
         return Ok(Some(content_hash(object)));
     }
-    let applied = entry(&work.inventory, &id).and_then(|entry| hex::decode(&entry.hash).ok());
+    let own = entry(&work.inventory, &id);
+    let is_own = own.is_some();
+    let applied = own.and_then(|entry| hex::decode(&entry.hash).ok());
     if let Some(applied) = applied.and_then(|bytes| ContentHash::try_from(bytes).ok()) {
         return Ok(Some(applied));
     }
@@ -208,7 +212,8 @@ fn dependency_hash(
         // Fields that the API server added to KUDO's object are not hashed.
         Live::Exists(live) => {
             let applied = applied_by_kudo(live);
-            Ok(Some(content_hash(applied.as_ref().unwrap_or(live))))
+            let known = secret::applied_content(live).filter(|_| is_own);
+            Ok(Some(known.unwrap_or_else(|| content_hash(applied.as_ref().unwrap_or(live)))))
         }
         Live::Absent => Ok(Some(NO_CONTENT)),
         Live::Unknown => Ok(None),
@@ -279,7 +284,7 @@ fn advance_object(
                 refuse(id, &other, work, progress);
                 return Ok(());
             }
-            if is_unchanged {
+            if is_unchanged && secret::has_equal_values(&object, live) {
                 enhance::keep_run(&mut object, live);
             }
         }

@@ -38,6 +38,7 @@ const DEPTH_MAX: usize = 10;
 ///
 /// # Errors
 ///
+/// [`Failure::WouldNotEnd`] if a plan would fail or stop at a step, otherwise
 /// [`Failure::Differences`] if an object would change; another error if the change is invalid, or a
 /// read fails.
 pub(crate) async fn diff(
@@ -58,13 +59,18 @@ pub(crate) async fn diff(
     let live = Live::new(cluster.client.clone());
     let mut previews = Previews { cluster, resolved, former, live };
     let runs = previews.runs(observed, 0).await?;
-    let has_effect = runs.iter().any(PreviewedRun::has_effect);
     if format == Format::Text {
         print(&text(&runs))?;
     } else {
         print(&object(&runs, format)?)?;
     }
-    if has_effect { Err(Failure::Differences.into()) } else { Ok(()) }
+    if !runs.iter().all(PreviewedRun::would_end) {
+        return Err(Failure::WouldNotEnd.into());
+    }
+    if runs.iter().any(PreviewedRun::has_effect) {
+        return Err(Failure::Differences.into());
+    }
+    Ok(())
 }
 
 /// Instance to preview, and its OperatorVersion.

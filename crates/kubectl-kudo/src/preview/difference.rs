@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use instance_operator::object::enhance::OF_RUN;
+use instance_operator::object::{enhance::OF_RUN, secret::APPLIED};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -41,7 +41,7 @@ fn comparable(object: &Value) -> Value {
     };
     metadata.retain(|key, _| !OF_SERVER.contains(&key.as_str()));
     if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-        annotations.retain(|key, _| !OF_RUN.contains(&key.as_str()));
+        annotations.retain(|key, _| !OF_RUN.contains(&key.as_str()) && key != APPLIED);
     }
     object
 }

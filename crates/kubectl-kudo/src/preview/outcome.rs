@@ -146,11 +146,17 @@ impl PreviewedRun {
         &mut self.steps[index]
     }
 
-    /// Returns true if the run would change an object, or fail.
+    /// Returns true if the run would change an object.
     #[must_use]
     pub fn has_effect(&self) -> bool {
         let is_pruning = !self.pruned.is_empty() || !self.not_pruned.is_empty();
-        is_pruning || !self.error.is_empty() || self.steps.iter().any(PreviewedStep::has_effect)
+        is_pruning || self.steps.iter().any(|step| !step.objects.is_empty())
+    }
+
+    /// Returns true if the run would neither fail nor stop at a step.
+    #[must_use]
+    pub fn would_end(&self) -> bool {
+        self.error.is_empty() && self.steps.iter().all(|step| step.error.is_empty())
     }
 
     /// Redacts the values of Secrets in all texts.
@@ -169,11 +175,5 @@ impl PreviewedRun {
                 redaction.apply(value);
             }
         }
-    }
-}
-
-impl PreviewedStep {
-    fn has_effect(&self) -> bool {
-        !self.objects.is_empty() || !self.error.is_empty()
     }
 }
