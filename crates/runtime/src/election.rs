@@ -89,7 +89,7 @@ impl RunningElection {
     /// Waits until the Lease is lost, or released after shutdown has begun.
     pub(crate) async fn ended(self) -> Result<(), LeadershipLost> {
         // A thread that panicked renews nothing.
-        self.ended.await.unwrap_or(Err(LeadershipLost { lease: self.name }))
+        self.ended.await.unwrap_or(Err(LeadershipLost::NotRenewed { lease: self.name }))
     }
 }
 

@@ -60,6 +60,10 @@ struct Timing {
 struct LeaseObservation {
     holder: String,
     resource_version: Option<String>,
+    /// The highest resourceVersion of the Lease so far, also of a deleted one.
+    newest: u64,
+    /// True if the Lease has had a newer version: the API server's state was restored.
+    is_restored: bool,
     /// Time at which this process first observed this version.
     since: Option<Instant>,
 }
@@ -132,12 +136,24 @@ fn default_identity() -> String {
     format!("{}_{}", host.trim(), std::process::id())
 }
 
-/// This replica was the leader and failed to renew its Lease in time.
+/// Reason for which this replica stops.
 #[derive(Debug, thiserror::Error)]
-#[error("leadership lost: Lease {lease}")]
-pub struct LeadershipLost {
-    /// Name of the Lease.
-    pub lease: &'static str,
+pub enum LeadershipLost {
+    /// It was the leader and failed to renew its Lease in time.
+    #[error("leadership lost: Lease {lease}")]
+    NotRenewed {
+        /// Name of the Lease.
+        lease: &'static str,
+    },
+    /// The caches of this replica may be newer than the API server's state, and watches that follow
+    /// them receive nothing until it has reached their version again.
+    #[error(
+        "Lease {lease} is older than before: the API server's state was restored from a backup"
+    )]
+    Restored {
+        /// Name of the Lease.
+        lease: &'static str,
+    },
 }
 
 impl Elector {
@@ -145,20 +161,20 @@ impl Elector {
     ///
     /// # Errors
     ///
-    /// If this replica was the leader and has lost the Lease.
+    /// [`LeadershipLost`], also if this replica was not the leader.
     pub(crate) async fn run(self, stop: Shutdown) -> Result<(), LeadershipLost> {
         if !self.args.leader_elect {
             stop.wait().await;
             return Ok(());
         }
         let lost = tokio::select! {
-            () = stop.wait() => false,
-            () = self.contend() => true,
+            () = stop.wait() => None,
+            lost = self.contend() => Some(lost),
         };
         let was_leader = self.is_leading.send_replace(false);
         self.metrics.leader.set(0);
-        if lost {
-            return Err(LeadershipLost { lease: self.name });
+        if let Some(lost) = lost {
+            return Err(lost);
         }
         if was_leader {
             self.release().await;
@@ -166,8 +182,9 @@ impl Elector {
         Ok(())
     }
 
-    /// Contends for the Lease until leadership is acquired and lost.
-    async fn contend(&self) {
+    /// Contends for the Lease until leadership is acquired and lost, or the Lease was restored.
+    async fn contend(&self) -> LeadershipLost {
+        let lease = self.name;
         let timing = Timing {
             duration: self.args.leader_elect_lease_duration,
             renew_deadline: self.args.leader_elect_renew_deadline,
@@ -178,10 +195,10 @@ impl Elector {
             // A read that hangs must not exceed the renew deadline.
             let read =
                 timeout(self.args.leader_elect_retry_period, self.api.get_opt(self.name)).await;
-            let lease = match read {
-                Ok(Ok(lease)) => {
-                    observe(&mut observed, lease.as_ref());
-                    Some(lease)
+            let found = match read {
+                Ok(Ok(found)) => {
+                    observe(&mut observed, found.as_ref());
+                    Some(found)
                 }
                 Ok(Err(error)) => {
                     tracing::warn!(%error, "Failed to read the Lease; retrying");
@@ -189,24 +206,23 @@ impl Elector {
                 }
                 Err(_) => None,
             };
+            if observed.is_restored {
+                return LeadershipLost::Restored { lease };
+            }
             match next(&self.identity, &observed, renewed, Instant::now(), timing) {
-                ElectionAction::StepDown => return,
+                ElectionAction::StepDown => return LeadershipLost::NotRenewed { lease },
                 ElectionAction::Follow => {}
                 ElectionAction::Acquire => {
                     let started = Instant::now();
-                    if let Some(lease) = lease
+                    if let Some(found) = found
                         && matches!(
-                            timeout(self.args.leader_elect_retry_period, self.write(lease)).await,
+                            timeout(self.args.leader_elect_retry_period, self.write(found)).await,
                             Ok(true)
                         )
                     {
                         renewed = Some(started);
                         if !self.is_leading.send_replace(true) {
-                            tracing::info!(
-                                lease = self.name,
-                                identity = self.identity,
-                                "Became leader"
-                            );
+                            tracing::info!(lease, identity = self.identity, "Became leader");
                             self.metrics.leader.set(1);
                         }
                     }
@@ -270,9 +286,12 @@ fn observe(observed: &mut LeaseObservation, lease: Option<&Lease>) {
         return;
     }
     let holder = lease.and_then(|l| l.spec.as_ref()).and_then(|s| s.holder_identity.clone());
+    let version = resource_version.as_deref().and_then(|version| version.parse().ok());
     *observed = LeaseObservation {
         holder: holder.unwrap_or_default(),
         resource_version,
+        newest: observed.newest.max(version.unwrap_or_default()),
+        is_restored: version.is_some_and(|version| version < observed.newest),
         since: Some(Instant::now()),
     };
 }
@@ -291,8 +310,8 @@ mod tests {
         let ago = |seconds| now.checked_sub(Duration::from_secs(seconds)).unwrap();
         let observed = LeaseObservation {
             holder: holder.to_owned(),
-            resource_version: None,
             since: Some(ago(changed)),
+            ..LeaseObservation::default()
         };
         assert_eq!(next("me", &observed, renewed.map(ago), now, TIMING), expected);
     }
@@ -317,6 +336,28 @@ mod tests {
     #[test]
     fn a_replaced_leader_steps_down() {
         check("other", 0, Some(1), ElectionAction::StepDown);
+    }
+
+    #[test]
+    fn an_earlier_version_of_the_lease_was_restored() {
+        let lease = |version: &str| {
+            let mut lease = Lease::default();
+            lease.metadata.resource_version = Some(version.to_owned());
+            lease
+        };
+        let mut observed = LeaseObservation::default();
+        for (read, is_restored) in [
+            (Some("7"), false),
+            (Some("12"), false),
+            (Some("12"), false),
+            (None, false),
+            (Some("13"), false),
+            (None, false),
+            (Some("12"), true),
+        ] {
+            observe(&mut observed, read.map(lease).as_ref());
+            assert_eq!(observed.is_restored, is_restored, "{read:?}");
+        }
     }
 
     /// Returns a client whose API server responds to the read and the creation of a Lease, and then

@@ -2,7 +2,7 @@
 //! log; or connects to an existing cluster.
 
 use std::{
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::Stdio,
     sync::{
@@ -40,6 +40,11 @@ rules:
 - level: Metadata
 ";
 
+/// Directory with the state of etcd.
+const ETCD: &str = "etcd";
+/// Directory with the last backup of etcd.
+const BACKUP: &str = "etcd-backup";
+
 /// Control plane; dropping it stops the processes started for it.
 pub struct ControlPlane {
     /// Directory with configuration, certificates and logs.
@@ -58,7 +63,7 @@ const START_ATTEMPTS: usize = 3;
 /// Processes of a locally started control plane.
 struct LocalProcesses {
     apiserver: Server,
-    _etcd: Server,
+    etcd: Server,
     /// `None` once it was stopped.
     controllers: Option<Server>,
 }
@@ -104,8 +109,7 @@ impl ControlPlane {
         apiserver.wait_ready(&admin).await?;
         let flags = controller_manager_flags(dir.path());
         let controllers = Server::start(&programs.controller_manager, dir.path(), flags)?;
-        let local =
-            Some(LocalProcesses { apiserver, _etcd: store, controllers: Some(controllers) });
+        let local = Some(LocalProcesses { apiserver, etcd: store, controllers: Some(controllers) });
         Ok(Self { dir, admin, kubectl: programs.kubectl.clone(), kubeconfig, local })
     }
 
@@ -166,6 +170,50 @@ impl ControlPlane {
         local.apiserver.wait_ready(&admin).await
     }
 
+    /// Copies the state of etcd, as a backup does.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be copied.
+    pub fn back_up(&self) -> anyhow::Result<()> {
+        let etcd = self.local()?.etcd.child.id();
+        signal(etcd, process::Signal::STOP)?;
+        let copied = self.copy_state(ETCD, BACKUP);
+        signal(etcd, process::Signal::CONT)?;
+        copied
+    }
+
+    /// Restores the last backup of etcd, and restarts the programs of the control plane.
+    ///
+    /// # Errors
+    ///
+    /// If there is no backup, or a program does not start.
+    pub async fn restore(&mut self) -> anyhow::Result<()> {
+        let local = self.local_mut()?;
+        local.apiserver.child.kill().await?;
+        local.etcd.child.kill().await?;
+        self.copy_state(BACKUP, ETCD)?;
+        let etcd = self.local()?.etcd.restart(self.dir.path())?;
+        self.local_mut()?.etcd = etcd;
+        self.start_apiserver().await?;
+        let controllers = self.local()?.controllers.as_ref().context("no controllers run")?;
+        let restarted = controllers.restart(self.dir.path())?;
+        self.local_mut()?.controllers = Some(restarted);
+        Ok(())
+    }
+
+    /// Replaces a directory of etcd's state by a copy of another one.
+    fn copy_state(&self, from: &str, to: &str) -> anyhow::Result<()> {
+        let [from, to] = [from, to].map(|name| self.dir.path().join(name));
+        let mut copy = std::process::Command::new("cp");
+        if to.exists() {
+            std::fs::remove_dir_all(&to)?;
+        }
+        let status = copy.arg("-r").args([from, to]).status()?;
+        anyhow::ensure!(status.success(), "copying the state of etcd: {status}");
+        Ok(())
+    }
+
     /// Suspends the API server with SIGSTOP: connections stay open, requests get no response.
     ///
     /// # Errors
@@ -214,12 +262,24 @@ impl ControlPlane {
     ///
     /// If the kubeconfig names no address, or no loopback address is free.
     pub async fn start_relay(&mut self) -> anyhow::Result<Relay> {
-        let cluster = self.kubeconfig.clusters.iter_mut().find_map(|named| named.cluster.as_mut());
-        let server = cluster.and_then(|cluster| cluster.server.as_mut()).context("no server")?;
-        let address = server.strip_prefix("https://").context("no address")?.parse()?;
-        let relay = Relay::start(address).await?;
-        *server = format!("https://{}", relay.address);
+        let relay = Relay::start(self.server()?).await?;
+        let clusters = self.kubeconfig.clusters.iter_mut();
+        for cluster in clusters.filter_map(|named| named.cluster.as_mut()) {
+            cluster.server = Some(format!("https://{}", relay.address));
+        }
         Ok(relay)
+    }
+
+    /// Address of the API server.
+    ///
+    /// # Errors
+    ///
+    /// If the kubeconfig names no IP address.
+    pub fn server(&self) -> anyhow::Result<SocketAddr> {
+        let mut clusters =
+            self.kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref());
+        let server = clusters.find_map(|cluster| cluster.server.as_deref()).context("no server")?;
+        Ok(server.strip_prefix("https://").context("no address")?.parse()?)
     }
 
     /// Writes a kubeconfig for a bearer token, and returns its path.
@@ -333,7 +393,7 @@ type Flags = Vec<(&'static str, String)>;
 
 fn etcd_flags(dir: &Path, etcd: &str, peer: &str) -> Flags {
     vec![
-        ("data-dir", at(dir, "etcd")),
+        ("data-dir", at(dir, ETCD)),
         ("listen-client-urls", etcd.to_owned()),
         ("advertise-client-urls", etcd.to_owned()),
         ("listen-peer-urls", peer.to_owned()),

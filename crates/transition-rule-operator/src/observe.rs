@@ -23,6 +23,7 @@ use serde_json::Value;
 
 use crate::{
     rules::webhook_messages::WebhookState,
+    status::pods_version,
     view::{BudgetView, Observed, PodView, RuleView, SetView, read},
 };
 
@@ -305,9 +306,7 @@ fn read_rule(object: &DecodedRule, skipped: &BTreeSet<String>) -> Result<RuleVie
 /// Newest resourceVersion of Pods that a status of the rules is based on; 0 without one.
 #[must_use]
 pub fn newest_pods_version(rules: &[RuleView]) -> u64 {
-    let versions =
-        rules.iter().filter_map(|rule| rule.status.pods_version.as_deref()?.parse().ok());
-    versions.max().unwrap_or_default()
+    rules.iter().map(|rule| pods_version(&rule.status)).max().unwrap_or_default()
 }
 
 /// Returns true if the Pod has a gate or annotation of this operator, which must be removed when no

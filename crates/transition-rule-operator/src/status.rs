@@ -105,8 +105,6 @@ pub fn status(
     condition::set_readiness(&mut conditions, readiness, cause, summary, now);
     condition::set(&mut conditions, enforced, message.to_owned(), now);
     condition::set(&mut conditions, degraded, errors, now);
-    let old_pods_version =
-        old.pods_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or_default();
     PodTransitionRuleStatus {
         update_time: Some(Time(now)),
         observed_generation: if decision.enforced {
@@ -120,7 +118,7 @@ pub fn status(
         details: details(&decision.details),
         rule_states: rule_states(&decision.states),
         reservations: decision.reservations.iter().cloned().collect(),
-        pods_version: Some(pods_version.max(old_pods_version).to_string()),
+        pods_version: Some(pods_version.to_string()),
     }
 }
 
@@ -194,7 +192,13 @@ pub fn classify(
     {
         return Some(StatusChange::Significant);
     }
-    (before != after).then_some(StatusChange::Minor)
+    let is_restored = pods_version(new) < pods_version(old);
+    (is_restored || before != after).then_some(StatusChange::Minor)
+}
+
+/// Returns the resourceVersion of the Pods that a status is based on; 0 without one.
+pub(crate) fn pods_version(status: &PodTransitionRuleStatus) -> u64 {
+    status.pods_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 /// Removes the fields that change with every reconcile.

@@ -38,6 +38,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
         .scenario(Lane::Long, rollouts_complete_after_operators_are_killed_at_any_time)
         .scenario(Lane::Waiting, rollouts_complete_after_api_server_outages)
         .scenario(Lane::Waiting, lost_connections_delay_a_rollout_by_less_than_two_minutes)
+        .scenario(Lane::Waiting, a_restored_backup_delays_a_rollout_by_less_than_two_minutes)
         .scenario(Lane::Waiting, undecodable_set_blocks_no_other_and_sigterm_frees_leases)
         .scenario(Lane::Long, creates_that_conflict_with_a_quota_are_repeated)
         .scenario(Lane::Waiting, a_write_without_event_stops_no_collaset)
@@ -131,6 +132,35 @@ async fn lost_connections_delay_a_rollout_by_less_than_two_minutes() {
     let exits = OPERATORS.iter().map(|name| cluster.operator(name).unwrap().exits().len());
     assert_eq!(exits.sum::<usize>(), 0, "an operator was restarted");
     assert_eq!(before, uids(&cluster).await, "a Pod was recreated");
+}
+
+/// After the restore, caches and watches have versions that the API server reaches again only much
+/// later. A leader may also end because of the outage; a second replica ends for this reason only.
+async fn a_restored_backup_delays_a_rollout_by_less_than_two_minutes() {
+    let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
+    cluster.expect_standbys();
+    cluster.start_operators().await.unwrap();
+    cluster.start_standby("collaset-operator").await.unwrap();
+    cluster.create("web", 10, "nginx:0").await.unwrap();
+    cluster.wait_until_rolled_out("web", PODS, Duration::from_secs(60)).await.unwrap();
+    let before = uids(&cluster).await;
+    cluster.plane.back_up().unwrap();
+    for turn in 1..=5 {
+        cluster.set_image("web", &format!("nginx:{turn}")).await.unwrap();
+        cluster.wait_until_rolled_out("web", PODS, Duration::from_secs(60)).await.unwrap();
+    }
+
+    cluster.restore().await.unwrap();
+    let started = Instant::now();
+    cluster.set_image("web", "nginx:restored").await.unwrap();
+    cluster.wait_until_rolled_out("web", PODS, Duration::from_secs(120)).await.unwrap();
+    eprintln!("the rollout took {:.1?} after the restore", started.elapsed());
+    assert_eq!(before, uids(&cluster).await, "a Pod was recreated");
+    let logs = ["log", "standby.log"].map(|extension| {
+        std::fs::read_to_string(cluster.log("collaset-operator").with_extension(extension))
+    });
+    let is_noticed = |log: &String| log.contains("was restored from a backup");
+    assert!(logs.iter().flatten().any(is_noticed), "no replica has ended because of the restore");
 }
 
 /// Creates a CollaSet that cannot be deserialized, as one accepted by an older, laxer CRD.

@@ -71,10 +71,13 @@ impl NamespaceController {
     /// `podsVersion`.
     ///
     /// Reserved capacity is released once the end of the operation is observed. On older Pods, the
-    /// operation would appear unstarted and its Pod still available.
+    /// operation would appear unstarted and its Pod still available. A list that is older than the
+    /// status shows that the status is that of another cluster, or of a later state of this one: it
+    /// was restored from a backup.
     async fn pods(&self, namespace: &str, rules: &[RuleView]) -> Result<Pods, ReconcileError> {
         let cached_version = self.caches.pods.progress.version().resource_version;
-        if newest_pods_version(rules) <= cached_version {
+        let reported = newest_pods_version(rules);
+        if reported <= cached_version {
             return Ok(Pods { pods: self.caches.pods.find(namespace), version: cached_version });
         }
         tracing::info!("Pod cache is older than status.podsVersion; listing Pods");
@@ -84,7 +87,7 @@ impl NamespaceController {
             .map_err(|source| Cause::List { resource: "pods", source })?;
         Ok(Pods {
             pods: listed.objects.into_iter().map(Arc::new).collect(),
-            version: listed.version.unwrap_or(cached_version),
+            version: listed.version.unwrap_or(reported),
         })
     }
 
