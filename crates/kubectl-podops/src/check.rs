@@ -67,6 +67,7 @@ pub fn check(installation: &Installation) -> Vec<Checked> {
         Checked::new("admission webhooks and policies", installation, admission::check),
         Checked::new("certificates", installation, certificates::check),
         Checked::new(count("Pod"), installation, workloads::check),
+        Checked::new(count("Service"), installation, workloads::check_services),
         Checked::new(objects, installation, conditions::check),
     ]
 }

@@ -50,6 +50,15 @@ pub struct Connection {
     /// Group to impersonate; may be repeated
     #[arg(long, global = true, value_name = "GROUP", requires = "as_user")]
     pub as_group: Vec<String>,
+    /// Seconds without a response after which a request fails; 0 waits without limit
+    #[arg(
+        long,
+        global = true,
+        default_value = "90",
+        value_name = "SECONDS",
+        value_parser = seconds
+    )]
+    pub request_timeout: Duration,
     /// Namespace of the operators
     #[arg(long, global = true, default_value = "podops-system")]
     pub operator_namespace: String,

@@ -226,13 +226,20 @@ pub(crate) async fn rollout(session: &Session, command: Rollout) -> anyhow::Resu
             let done = format!("returns to revision {number} ({name}): {}", images.join(", "));
             (set, json_patch(rollout::undo(revision))?, done)
         }
-        Rollout::Pause { set } => (set, Patch::Merge(rollout::pause()), "paused".to_owned()),
+        Rollout::Pause { set } => {
+            let is_paused = session.set(&set).await?.spec.paused;
+            let done = if is_paused { "was paused already" } else { "paused" };
+            (set, Patch::Merge(rollout::pause()), done.to_owned())
+        }
         Rollout::Resume { set } => {
-            let patch = rollout::resume(&session.set(&set).await?);
-            (set, Patch::Merge(patch), "resumed".to_owned())
+            let object = session.set(&set).await?;
+            let done = if rollout::is_stopped(&object) { "resumed" } else { "was not paused" };
+            (set, Patch::Merge(rollout::resume(&object)), done.to_owned())
         }
         Rollout::Restart { set } => {
-            (set, Patch::Merge(rollout::restart(clock::now())), "restarts".to_owned())
+            let is_paused = session.set(&set).await?.spec.paused;
+            let done = if is_paused { "restarts when it is resumed" } else { "restarts" };
+            (set, Patch::Merge(rollout::restart(clock::now())), done.to_owned())
         }
         Rollout::Approve { set } => {
             let patch = rollout::approve(&session.set(&set).await?)?;

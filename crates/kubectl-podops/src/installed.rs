@@ -12,21 +12,24 @@ use crate::{
     facts::operators,
     installation::{Installation, Kind, Object, Scope, kinds},
     inventory,
-    uninstall::concerns,
 };
 
-/// Reads the installation from a cluster.
+/// Reads the installation from a cluster; of each kind the objects that `is_read` returns true for.
 ///
 /// # Errors
 ///
 /// If a list fails, except if the cluster does not serve the resource.
-pub async fn read(client: &Client, operator_namespace: &str) -> kube::Result<Installation> {
+pub async fn read(
+    client: &Client,
+    operator_namespace: &str,
+    is_read: fn(&Object) -> bool,
+) -> kube::Result<Installation> {
     // Read first: an operator that is absent now writes nothing that the lists below do not have.
     let absent_operators = operators(client, operator_namespace).await?.absent;
     let mut objects = Vec::new();
     for kind in kinds() {
         let api = api(client, kind, operator_namespace);
-        let list = inventory::list(&api, "", |value| concerns(&Object::new(kind, value.clone())));
+        let list = inventory::list(&api, "", |value| is_read(&Object::new(kind, value.clone())));
         match list.await {
             Ok(list) => objects.extend(list.into_iter().map(|value| Object::new(kind, value))),
             Err(kube::Error::Api(status)) if is_not_found(&status) => {}

@@ -54,12 +54,22 @@ pub fn pause() -> Value {
     json!({ "spec": { "paused": true } })
 }
 
+/// Returns whether the CollaSet is paused, or its rollout was halted.
+#[must_use]
+pub fn is_stopped(set: &CollaSet) -> bool {
+    set.spec.paused || halted_revision(set).is_some()
+}
+
+fn halted_revision(set: &CollaSet) -> Option<&str> {
+    let revision = set.status.as_ref()?.halted_revision.as_str();
+    Some(revision).filter(|revision| !revision.is_empty())
+}
+
 /// Merge patch that resumes a CollaSet that is paused, or whose rollout was halted.
 #[must_use]
 pub fn resume(set: &CollaSet) -> Value {
     let mut patch = json!({ "spec": { "paused": null } });
-    let halted = set.status.iter().map(|status| &status.halted_revision);
-    if let Some(revision) = halted.into_iter().find(|revision| !revision.is_empty()) {
+    if let Some(revision) = halted_revision(set) {
         patch["metadata"] = json!({ "annotations": { well_known::RESUME_ROLLOUT: revision } });
     }
     patch

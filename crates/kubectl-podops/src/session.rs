@@ -24,8 +24,9 @@ pub(crate) struct Session {
 ///
 /// If it cannot be read, or the API server cannot be reached or does not answer.
 pub(crate) async fn connect(connection: Connection) -> anyhow::Result<Session> {
-    let Connection { context, as_user, as_group, operator_namespace } = connection;
+    let Connection { context, as_user, as_group, request_timeout, operator_namespace } = connection;
     let mut config = context.config().await?;
+    config.read_timeout = Some(request_timeout).filter(|timeout| !timeout.is_zero());
     if let Some(user) = as_user {
         config.auth_info.impersonate = Some(user);
         config.auth_info.impersonate_groups = Some(as_group).filter(|groups| !groups.is_empty());

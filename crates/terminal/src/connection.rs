@@ -1,6 +1,6 @@
 //! Flags that select a cluster and a namespace.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -22,6 +22,10 @@ pub struct ContextArgs {
     #[arg(short, long, global = true)]
     pub namespace: Option<String>,
 }
+
+/// Time without a byte after which a request or watch is given up: the API server sends a bookmark each
+/// minute to every watch.
+const READ_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Error if the kubeconfig cannot be read.
 const UNREADABLE: &str = "no cluster: the kubeconfig cannot be read";
@@ -46,6 +50,8 @@ impl ContextArgs {
             }
             None => Config::infer().await.map_err(anyhow::Error::from),
         };
-        config.context(UNREADABLE)
+        let mut config = config.context(UNREADABLE)?;
+        config.read_timeout = Some(READ_TIMEOUT);
+        Ok(config)
     }
 }

@@ -17,7 +17,7 @@ use kube::{
 };
 use kubectl_podops::{
     installed,
-    uninstall::{Next, Workloads, next},
+    uninstall::{Next, Workloads, concerns, next},
 };
 use podops_api::well_known;
 use podops_test_cluster::{
@@ -120,7 +120,8 @@ fn gate(pod: &Pod) -> Option<&str> {
 /// Asserts that nothing of Podops is in the cluster.
 async fn assert_nothing_is_left(cluster: &TestCluster) {
     let nothing = async || {
-        let installation = installed::read(&cluster.plane.admin, OPERATOR_NAMESPACE).await?;
+        let installation =
+            installed::read(&cluster.plane.admin, OPERATOR_NAMESPACE, concerns).await?;
         Ok(next(&installation, Workloads::Keep)? == Next::Done)
     };
     eventually(TIMEOUT, nothing).await.unwrap();

@@ -337,7 +337,49 @@ fn each_checked_part_is_named_with_its_versions() {
     let mut installation = installed();
     assert_eq!(text(&installation)[0], "✔ Kubernetes 1.36");
     assert!(text(&installation)[1].contains("lifecycle-operator of unknown version"));
-    assert_eq!(text(&installation)[4..], ["✔ 1 Pod", "✔ 1 CollaSet, 0 PodTransitionRules"]);
+    assert_eq!(
+        text(&installation)[4..],
+        ["✔ 1 Pod", "✔ 0 Services", "✔ 1 CollaSet, 0 PodTransitionRules"]
+    );
     installation.server_minor = 30;
     assert_eq!(text(&installation)[0], "✖ Kubernetes 1.30");
+}
+
+#[test]
+fn services_that_send_traffic_to_pods_in_operations_are_named() {
+    let service = |labels: &Value, selector: &Value| {
+        let metadata = json!({ "namespace": "shop", "name": "web", "labels": labels });
+        object("Service", json!({ "metadata": metadata, "spec": { "selector": selector } }))
+    };
+    let found = |service: Object, is_absent: bool| {
+        after(|installation| {
+            installation.objects.retain(|object| object.kind.name != "Pod");
+            installation.objects.push(pod(&json!({ "app": "web" })));
+            installation.objects.push(service);
+            if is_absent {
+                absent(installation, "consist-operator");
+            }
+        })
+    };
+    let web = json!({ "app": "web" });
+    let expected = "Warning service/web in namespace shop: selects 1 Pod under control, whose operations do \
+                    not wait for its traffic";
+    assert_eq!(found(service(&json!({}), &web), false), [expected]);
+    assert!(found(service(&json!({ well_known::CONTROL: "true" }), &web), false).is_empty());
+    assert!(found(service(&json!({}), &json!({ "app": "db" })), false).is_empty());
+    assert!(found(service(&json!({}), &json!({})), false).is_empty());
+    let without = found(service(&json!({}), &web), true);
+    assert!(!without.concat().contains("service/web"), "{without:?}");
+}
+
+#[test]
+fn operations_without_a_type_are_named() {
+    let found = after(|installation| {
+        installation.objects.retain(|object| object.kind.name != "Pod");
+        let operating = "operating.podopslifecycle.kusionstack.io/mine";
+        installation.objects.push(pod(&json!({ operating: "1" })));
+    });
+    let expected =
+        "Warning 1 Pods: have an operation mine without a type, which does not begin (shop/web-1)";
+    assert_eq!(found, [expected]);
 }

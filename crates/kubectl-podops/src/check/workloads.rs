@@ -1,15 +1,15 @@
-//! Pods whose operation has no running controller.
+//! Pods whose operation has no running controller, and Services that send traffic to Pods in operations.
 
 use std::collections::BTreeMap;
 
 use podops_api::{
-    lifecycle::{Labels, Phase, PodLifecycle},
+    lifecycle::{LabelKind, Labels, Phase, PodLifecycle},
     well_known,
 };
 use serde_json::Value;
 
 use crate::{
-    counted::first_names,
+    counted::{counted, first_names},
     finding::Findings,
     installation::{Installation, Object, items},
 };
@@ -42,6 +42,37 @@ pub(super) fn check(installation: &Installation, findings: &mut Findings) {
     }
 }
 
+/// Services that select Pods under control, and whose traffic no operation waits for.
+pub(super) fn check_services(installation: &Installation, findings: &mut Findings) {
+    if installation.is_absent("consist-operator") {
+        return;
+    }
+    let pods: Vec<&Object> = installation.of("Pod").filter(|pod| is_controlled(pod)).collect();
+    for service in installation.of("Service").filter(|service| !is_controlled(service)) {
+        let Some(selector) = service.value["spec"]["selector"].as_object() else { continue };
+        let is_selected = |pod: &&&Object| {
+            let labels = &pod.value["metadata"]["labels"];
+            pod.namespace == service.namespace
+                && selector.iter().all(|(key, value)| labels[key] == *value)
+        };
+        let selected = pods.iter().filter(is_selected).count();
+        if selected > 0 && !selector.is_empty() {
+            let namespace = service.namespace.as_deref().unwrap_or_default();
+            let message = format!(
+                "selects {} under control, whose operations do not wait for its traffic",
+                counted(selected, "Pod")
+            );
+            let label = format!("{}={}", well_known::CONTROL, well_known::CONTROL_ON);
+            let remedy = format!("kubectl label service {} -n {namespace} {label}", service.name);
+            findings.warning(service.to_string(), &message, &remedy);
+        }
+    }
+}
+
+fn is_controlled(object: &Object) -> bool {
+    object.value["metadata"]["labels"][well_known::CONTROL] == well_known::CONTROL_ON
+}
+
 fn problems(installation: &Installation, pod: &Object) -> Vec<Problem> {
     let labels: Labels =
         serde_json::from_value(pod.value["metadata"]["labels"].clone()).unwrap_or_default();
@@ -53,6 +84,16 @@ fn problems(installation: &Installation, pod: &Object) -> Vec<Problem> {
             PodLifecycle::default()
         }
     };
+    let mut operations = lifecycle.operations.iter();
+    let untyped = operations.find(|(_, operation)| {
+        operation.operation_type().is_none()
+            && matches!(Phase::of(operation), Phase::Requested | Phase::PreCheck)
+    });
+    if let Some((id, _)) = untyped {
+        let message = format!("have an operation {id} without a type, which does not begin");
+        let key = LabelKind::OperationType.key(id);
+        problems.push(warning(message, &format!("set the label {key}")));
+    }
     let phases: Vec<Phase> = lifecycle.operations.values().map(Phase::of).collect();
     if !phases.is_empty() && installation.is_absent("lifecycle-operator") {
         let message = "are in operations, and lifecycle-operator is not running";

@@ -6,8 +6,10 @@ use anyhow::Context as _;
 use kubectl_podops::{
     check::{check as check_installation, findings},
     cli::{Output, SwitchTarget},
+    installation::Object,
     installed, inventory,
     preflight::{self, Direction},
+    uninstall::concerns,
 };
 
 use crate::{output::print, session::Session};
@@ -31,9 +33,14 @@ pub(crate) async fn preflight(
     Ok(if findings.has_errors() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// Returns whether the check depends on an object: also Services that Podops does not know.
+fn is_checked(object: &Object) -> bool {
+    object.kind.name == "Service" || concerns(object)
+}
+
 /// Checks the installation and prints the findings.
 pub(crate) async fn check(session: &Session, output: Output) -> anyhow::Result<ExitCode> {
-    let read = installed::read(&session.client, &session.operator_namespace).await;
+    let read = installed::read(&session.client, &session.operator_namespace, is_checked).await;
     let installation =
         read.context("cannot list what is installed; this needs the rights of an administrator")?;
     let parts = check_installation(&installation);

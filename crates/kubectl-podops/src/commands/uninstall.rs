@@ -12,7 +12,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use kubectl_podops::{
     installation::Installation,
     installed::{api_of, read},
-    uninstall::{Change, Next, Step, Workloads, next, stages},
+    uninstall::{Change, Next, Step, Workloads, concerns, next, stages},
 };
 use tokio::time::{Instant, sleep};
 
@@ -112,7 +112,7 @@ fn continue_if_recent(progress: Instant, timeout: Duration, shown: &str) -> anyh
 }
 
 async fn installation(session: &Session) -> anyhow::Result<Installation> {
-    let read = read(&session.client, &session.operator_namespace).await;
+    let read = read(&session.client, &session.operator_namespace, concerns).await;
     read.context("cannot list what is installed; this needs the rights of an administrator")
 }
 

@@ -21,6 +21,7 @@ pub fn explain(facts: &Facts, pod: &str) -> Option<Explanation> {
     let pod = facts.pod(pod)?;
     let causes = causes(facts, pod);
     let state = match (is_in_service(pod), causes.is_empty()) {
+        _ if !is_controlled(pod) => "does not take part in the lifecycle",
         (true, true) => "is in service and waits for nothing",
         (true, false) => "is in service",
         (false, _) => "is out of service",
