@@ -1,6 +1,7 @@
 //! `podops-e2e`: runs the demo on a test cluster, and the servers of fake Pods.
 
 use std::{
+    ffi::OsString,
     future::Future,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -14,7 +15,7 @@ use podops_e2e::{package_demo, progress_view::ProgressView};
 use podops_test_cluster::{
     balancers::Haproxy,
     cluster::{TestCluster, is_rolled_out},
-    server,
+    kubelets, server,
     traffic::{Load, LoadStats, server_set, update_without_consist},
 };
 use serde_json::json;
@@ -53,6 +54,17 @@ enum Command {
         /// Response body
         text: String,
     },
+    /// Run a program in the network namespace of this process, with a way out to one address
+    #[command(hide = true)]
+    Isolate {
+        /// Address that leads out of the namespace
+        address: SocketAddr,
+        /// Unix socket of the relay outside
+        socket: PathBuf,
+        /// Program and arguments
+        #[arg(last = true)]
+        command: Vec<OsString>,
+    },
 }
 
 /// Timeout of one step of the demo.
@@ -86,6 +98,9 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Demo { package: true, .. } => package_demo::run(&programs).await,
         Command::Demo { keep, context, .. } => demo(&programs, keep, context.as_deref()).await,
         Command::Serve { address, text } => server::serve(address, text).await,
+        Command::Isolate { address, socket, command } => {
+            kubelets::run_isolated(address, socket, &command).await
+        }
     }
 }
 

@@ -1,8 +1,11 @@
-//! Phase and conditions of Pods, for caches that need only type and status of a condition.
+//! Phase and conditions of Pods, for caches that need only a part of a condition.
 
-use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
-/// Type and status of a Pod's condition. Other fields are not decoded, so that they cannot be
+use jiff::Timestamp;
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Type, status and time of a Pod's condition. Other fields are not decoded, so that they cannot be
 /// invalid.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PodCondition {
@@ -11,6 +14,19 @@ pub struct PodCondition {
     pub type_: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
+    /// Time of the last change of the status, in whole seconds; `None` if it is missing or no time.
+    #[serde(
+        rename = "lastTransitionTime",
+        default,
+        deserialize_with = "read_time",
+        skip_serializing
+    )]
+    pub since: Option<Timestamp>,
+}
+
+fn read_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+    let text: Option<Cow<'_, str>> = Option::deserialize(deserializer)?;
+    Ok(text.and_then(|text| text.parse().ok()))
 }
 
 /// Returns whether all containers of a Pod in this phase have ended, and none will start again.

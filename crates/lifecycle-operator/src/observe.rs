@@ -198,6 +198,17 @@ impl SlimPod {
         self.condition("Ready") == Some(true)
     }
 
+    /// Time at which the readiness gate was opened, if `Ready` is True and has not changed since.
+    fn opened_unobserved(&self) -> Option<Timestamp> {
+        let find = |type_: &str| {
+            let mut all = self.conditions().iter();
+            all.find(|known| known.type_ == type_ && known.status == "True")
+        };
+        let opened = find(well_known::SERVICE_READY)?.since?;
+        let ready = find("Ready")?.since;
+        ready.is_some_and(|since| since < opened).then_some(opened)
+    }
+
     /// Returns the readiness that PodDisruptionBudgets depend on. Requires a Pod that is not
     /// trimmed.
     #[must_use]
@@ -276,6 +287,7 @@ impl SlimPod {
                 .any(|gate| gate.condition_type == well_known::SERVICE_READY),
             gate_open: self.condition(well_known::SERVICE_READY),
             ready: self.is_ready(),
+            opened_unobserved: self.opened_unobserved(),
             containers_ready: self.condition("ContainersReady") == Some(true),
             created: self
                 .metadata

@@ -46,9 +46,9 @@ const SCHEDULING_DELAY: SignedDuration = SignedDuration::from_secs(2);
 /// The same delay for a Pod that is bound to a node.
 const CONTAINER_START_DELAY: SignedDuration = SignedDuration::from_secs(30);
 
-/// Time within which a kubelet usually reports that a Pod is not Ready after its readiness gate was
+/// Time within which even a busy kubelet reports that a Pod is not Ready after its readiness gate was
 /// set to False.
-const REPORT_DELAY: SignedDuration = SignedDuration::from_millis(500);
+const REPORT_DELAY: SignedDuration = SignedDuration::from_secs(2);
 
 /// Upper bound for the steps of one plan; far more than any Pod needs.
 const STEPS_MAX: usize = 1000;
@@ -436,12 +436,17 @@ impl<'a> Planner<'a> {
         });
     }
 
+    /// Sets the label `service-available` of a Pod that is Ready, and removes it from one that is
+    /// not, unless another program has set it: see [`states_readiness`].
     fn sync_availability(&mut self) {
         let idle = self.complete_operations().next().is_none();
         if !self.pod.ready {
-            self.state.other_labels.remove(well_known::SERVICE_AVAILABLE);
+            self.state.other_labels.retain(|key, value| {
+                key != well_known::SERVICE_AVAILABLE || !states_readiness(value)
+            });
         } else if idle
             && self.is_gate_open()
+            && self.until_gate_is_observed().is_none()
             && self.has_expected_finalizers()
             && !self.has_label(well_known::STAY_OFFLINE)
         {
@@ -455,13 +460,31 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Remaining time for the kubelet to report that a Pod was not Ready while its readiness gate was
+    /// closed; `None` if it has, or has not within [`REPORT_DELAY`]. Until then the Pod is Ready by
+    /// an earlier report, and the next one may take it out of service once more.
+    fn until_gate_is_observed(&self) -> Option<SignedDuration> {
+        if !self.pod.has_readiness_gate {
+            return None;
+        }
+        if self.pod.ready && self.pod.gate_open == Some(false) {
+            return Some(REPORT_DELAY);
+        }
+        let until = self.pod.opened_unobserved?.checked_add(REPORT_DELAY).ok()?;
+        Some(until.duration_since(self.now)).filter(SignedDuration::is_positive)
+    }
+
     fn into_plan(self) -> Plan {
+        let gate_due = self
+            .until_gate_is_observed()
+            .filter(|_| self.is_gate_open() && !self.has_label(well_known::SERVICE_AVAILABLE));
         let new_for =
             self.is_new().then(|| self.new_pod_delay() - self.now.duration_since(self.pod.created));
         let operations = &self.state.lifecycle.operations;
         let incomplete = operations.iter().filter(|(_, operation)| is_incomplete(operation));
         let (traffic_waits, traffic_due_in) = self.traffic_waits();
-        let mut due_in: Option<SignedDuration> = new_for.into_iter().chain(traffic_due_in).min();
+        let mut due_in: Option<SignedDuration> =
+            new_for.into_iter().chain(traffic_due_in).chain(gate_due).min();
         let mut incomplete_ids = Vec::new();
         for (id, operation) in incomplete {
             let left =
@@ -507,6 +530,13 @@ fn is_incomplete(operation: &Operation) -> bool {
 /// Returns when lifecycle-operator observed the request of an operation.
 fn request_time(operation: &Operation, now: Timestamp) -> Timestamp {
     operation.time(LabelKind::PreCheck).unwrap_or(now)
+}
+
+/// Returns whether a value of the label `service-available` states that the Pod was Ready: a time, as
+/// lifecycle-operator and Kuperator write it. Any other value is that of a program which decides
+/// itself that the Pod serves, whether or not it is Ready.
+fn states_readiness(value: &str) -> bool {
+    LifecycleTime::parse(value).is_some()
 }
 
 #[cfg(test)]

@@ -59,6 +59,9 @@ pub struct PodView {
     pub gate_open: Option<bool>,
     /// True if the condition `Ready` is True.
     pub ready: bool,
+    /// Time at which the readiness gate was opened, if `Ready` is True and has not changed since:
+    /// the kubelet may not have reported yet that the gate was closed before.
+    pub opened_unobserved: Option<Timestamp>,
     /// True if the condition `ContainersReady` is True.
     pub containers_ready: bool,
     /// Creation time of the Pod.

@@ -82,16 +82,22 @@ fn unchanged(pod: &SlimPod, identity: &Identity) -> JsonPatch {
 }
 
 /// Sets the condition of the readiness gate.
+///
+/// A new condition becomes the first one, before those of the kubelet: kubelets put it there with
+/// their next status, so an operator that observed it elsewhere would test the wrong position. No
+/// test can express that a list lacks an item; that the first one is as observed implies that no
+/// other process has added this one.
 fn set_gate(patch: JsonPatch, pod: &SlimPod, identity: &Identity, condition: &Value) -> JsonPatch {
     if let Some(position) = gate_position(pod) {
         return patch.replace(&["status", "conditions", &position.to_string()], condition.clone());
     }
-    // No test can express that a list lacks an item, so the first write depends on the version.
-    let patch = patch.test(&["metadata", "resourceVersion"], identity.version.as_str());
-    if pod.conditions().is_empty() {
-        patch.add(&["status", "conditions"], json!([condition]))
-    } else {
-        patch.add(&["status", "conditions", "-"], condition.clone())
+    match pod.conditions().first() {
+        Some(first) => patch
+            .test(&["status", "conditions", "0", "type"], first.type_.as_str())
+            .add(&["status", "conditions", "0"], condition.clone()),
+        None => patch
+            .test(&["metadata", "resourceVersion"], identity.version.as_str())
+            .add(&["status", "conditions"], json!([condition])),
     }
 }
 
@@ -161,15 +167,22 @@ mod tests {
     }
 
     #[test]
-    fn the_first_condition_of_the_gate_tests_the_resource_version() {
-        let operations = operations(&json!([{ "type": "Ready", "status": "False" }]));
-        let operations = operations.as_array().unwrap();
-        assert!(
-            operations.contains(
-                &json!({ "op": "test", "path": "/metadata/resourceVersion", "value": "7" })
-            )
-        );
-        assert_eq!(operations.last().unwrap()["path"], "/status/conditions/-");
+    fn the_condition_of_the_gate_is_added_before_the_first_one() {
+        let path = "/status/conditions/0";
+        let added = operations(&json!([{ "type": "Ready", "status": "False" }]));
+        let test = json!({ "op": "test", "path": format!("{path}/type"), "value": "Ready" });
+        assert!(added.as_array().unwrap().contains(&test));
+        assert!(!added.to_string().contains("resourceVersion"));
+        let last = added.as_array().unwrap().last().unwrap();
+        assert_eq!((&last["op"], &last["path"]), (&json!("add"), &json!(path)));
+    }
+
+    #[test]
+    fn the_first_condition_of_a_pod_tests_the_resource_version() {
+        let added = operations(&json!([]));
+        let test = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": "7" });
+        assert!(added.as_array().unwrap().contains(&test));
+        assert_eq!(added.as_array().unwrap().last().unwrap()["path"], "/status/conditions");
     }
 
     #[test]

@@ -170,6 +170,7 @@ fn view(pod: &Pod) -> PodView {
         has_readiness_gate: true,
         gate_open: pod.gate,
         ready: pod.ready,
+        opened_unobserved: None,
         containers_ready: true,
         created: Timestamp::UNIX_EPOCH,
         scheduled: true,

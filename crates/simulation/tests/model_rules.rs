@@ -313,6 +313,7 @@ impl BudgetModel {
             has_readiness_gate: true,
             gate_open: pod.gate,
             ready: pod.gate == Some(true),
+            opened_unobserved: None,
             containers_ready: true,
             created: Timestamp::UNIX_EPOCH,
             scheduled: true,

@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     control_plane::ControlPlane,
+    kubelets::{self, Kubelet},
     nodes::{self, FakeNodes},
     operator_processes::{Operators, Settings},
 };
@@ -42,6 +43,8 @@ pub const OPERATORS: [&str; 5] = [
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of fake nodes.
 const NODES: usize = 5;
+/// Number of real kubelets.
+const KUBELETS: usize = 2;
 
 /// Leader election of an operator without a standby: the default timeouts, and an identity that it
 /// keeps after a restart, as a container does in its Pod, so that it continues without waiting for
@@ -50,6 +53,8 @@ const ONE_INSTANCE: &[&str] = &["--leader-elect-identity=first"];
 
 /// A control plane, nodes and operators; dropping it stops them.
 pub struct TestCluster {
+    /// Real kubelets, in place of the fake nodes. Dropped first, because their logs name their files.
+    kubelets: Vec<Kubelet>,
     /// The control plane.
     pub plane: ControlPlane,
     operators: Operators,
@@ -67,7 +72,7 @@ pub struct TestCluster {
     /// Namespace of the test's objects.
     pub namespace: String,
     nodes: Option<Arc<FakeNodes>>,
-    _node_tasks: JoinSet<anyhow::Result<()>>,
+    node_tasks: JoinSet<anyhow::Result<()>>,
 }
 
 /// Environment variable with which clusters remain at their end until Ctrl-C.
@@ -156,14 +161,30 @@ impl TestCluster {
     ///
     /// If a component does not start.
     pub async fn start_empty(programs: &Path) -> anyhow::Result<Self> {
-        let plane = ControlPlane::start().await?;
-        let mut node_tasks = JoinSet::new();
-        let client = plane.admin.clone();
-        let delays = nodes::Delays::default();
-        let server = programs.join("podops-e2e");
-        let nodes = nodes::start(client, NODES, delays, server, &mut node_tasks).await?;
+        let mut cluster = Self::start_without_nodes(programs).await?;
+        cluster.start_nodes().await?;
+        Ok(cluster)
+    }
+
+    /// Starts everything with graceful deletion, and with real kubelets in place of the fake nodes.
+    ///
+    /// # Errors
+    ///
+    /// If a component does not start.
+    pub async fn start_with_kubelets(programs: &Path) -> anyhow::Result<Self> {
+        let mut cluster = Self::start_without_nodes(programs).await?;
+        let isolate = programs.join("podops-e2e");
+        let tasks = &mut cluster.node_tasks;
+        cluster.kubelets = kubelets::start(&cluster.plane, KUBELETS, &isolate, tasks).await?;
+        let are_ready = async || kubelets::are_ready(&cluster.plane.admin, KUBELETS).await;
+        eventually(TIMEOUT, are_ready).await.context("waiting for kubelets")?;
+        cluster.with_graceful_deletion().await
+    }
+
+    /// Starts a control plane only.
+    async fn start_without_nodes(programs: &Path) -> anyhow::Result<Self> {
         let cluster = Self {
-            plane,
+            plane: ControlPlane::start().await?,
             operators: Operators::default(),
             standbys: Operators::default(),
             programs: programs.to_owned(),
@@ -172,11 +193,33 @@ impl TestCluster {
             leader_election: ONE_INSTANCE,
             are_webhooks_restricted: false,
             namespace: "default".to_owned(),
-            nodes: Some(nodes),
-            _node_tasks: node_tasks,
+            nodes: None,
+            kubelets: Vec::new(),
+            node_tasks: JoinSet::new(),
         };
         cluster.wait_for_namespace(&cluster.namespace).await?;
         Ok(cluster)
+    }
+
+    /// Restores the last backup of etcd, and restarts all programs but the operators, as the
+    /// administrators of a cluster do.
+    ///
+    /// # Errors
+    ///
+    /// If a component does not start.
+    pub async fn restore(&mut self) -> anyhow::Result<()> {
+        self.node_tasks.shutdown().await;
+        self.plane.restore().await?;
+        self.start_nodes().await
+    }
+
+    /// Starts the fake nodes.
+    async fn start_nodes(&mut self) -> anyhow::Result<()> {
+        let client = self.plane.admin.clone();
+        let (delays, server) = (nodes::Delays::default(), self.programs.join("podops-e2e"));
+        let nodes = nodes::start(client, NODES, delays, server, &mut self.node_tasks).await?;
+        self.nodes = Some(nodes);
+        Ok(())
     }
 
     /// Starts a control plane, nodes, and [`INSTANCE_OPERATOR`] as the leader.
@@ -221,7 +264,8 @@ impl TestCluster {
             are_webhooks_restricted: false,
             namespace: "podops-demo".to_owned(),
             nodes: None,
-            _node_tasks: JoinSet::new(),
+            kubelets: Vec::new(),
+            node_tasks: JoinSet::new(),
         };
         cluster.install_crds().await?;
         cluster.install("deploy/namespace").await?;
@@ -241,7 +285,7 @@ impl TestCluster {
     ///
     /// If the cluster rejects a request.
     pub async fn clean_up(self) -> anyhow::Result<()> {
-        if self.nodes.is_none() {
+        if self.nodes.is_none() && self.kubelets.is_empty() {
             let delete = ["delete", "--all", "collasets", "--namespace", &self.namespace];
             self.plane.kubectl(&delete).await?;
             self.plane.kubectl(&["delete", "namespace", &self.namespace]).await?;

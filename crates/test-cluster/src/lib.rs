@@ -9,6 +9,7 @@ pub mod control_plane;
 pub mod folders;
 pub mod forged_review;
 pub mod http;
+pub mod kubelets;
 pub mod kuperator;
 pub mod measure;
 pub mod memory_cgroup;

@@ -12,6 +12,7 @@
 //! clients are run by [`kubelet`]. [`next_action`] decides as a pure function; the other code waits
 //! and writes.
 
+mod conditions;
 mod kubelet;
 
 use std::{
@@ -147,6 +148,11 @@ fn next_report(
     let is_in_service = gates.into_iter().all(|gate| condition(&gate.condition_type) == Some(true));
     let ready = up_now && is_in_service;
     let stops = containers.iter().any(|(stage, _)| *stage == Stage::Stopping);
+    // A kubelet reports a generation before it acts on it: the former containers still run.
+    if stops && status.observed_generation != pod.metadata.generation {
+        let report = json!({ "status": { "observedGeneration": pod.metadata.generation } });
+        return Some((Duration::ZERO, Action::ReportStatus(report)));
+    }
     // A kubelet reports the conditions before it stops a container, which may take as long as its
     // hook.
     if stops && !is_in_service && condition("Ready") == Some(true) {
@@ -184,7 +190,7 @@ fn next_report(
         "podIPs": [{ "ip": address(pod).to_string() }],
         "observedGeneration": pod.metadata.generation,
         "startTime": status.start_time.clone().unwrap_or(Time(now)),
-        "initContainerStatuses": ended_init_containers(pod, now),
+        "initContainerStatuses": init_containers(pod, now),
         "containerStatuses": containers.iter().map(|(_, value)| value).collect::<Vec<_>>(),
         "conditions": conditions,
     }});
@@ -228,13 +234,19 @@ fn ended(pod: &Pod, status: &PodStatus, fails: bool, now: Timestamp) -> Value {
     }})
 }
 
-/// Statuses of the init containers of a Pod, which have ended.
-fn ended_init_containers(pod: &Pod, now: Timestamp) -> Vec<Value> {
+/// Statuses of the init containers of a Pod, which have ended, except for sidecars.
+fn init_containers(pod: &Pod, now: Timestamp) -> Vec<Value> {
     let containers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
     let statuses = containers.map(|container| {
-        let state = json!({ "exitCode": 0, "reason": "Completed", "finishedAt": Time(now) });
+        let is_sidecar = container.restart_policy.as_deref() == Some("Always");
+        let state = if is_sidecar {
+            json!({ "running": { "startedAt": Time(now) } })
+        } else {
+            let ended = json!({ "exitCode": 0, "reason": "Completed", "finishedAt": Time(now) });
+            json!({ "terminated": ended })
+        };
         json!({ "name": container.name, "image": container.image, "imageID": "", "ready": true,
-            "restartCount": 0, "state": { "terminated": state } })
+            "started": is_sidecar, "restartCount": 0, "state": state })
     });
     statuses.collect()
 }
@@ -342,7 +354,8 @@ fn container(
     let id = last.and_then(|s| s.container_id.clone()).unwrap_or_default();
     let status = |ready: bool, image_id: &str, (restarts, id): (i32, &str), state: Value| {
         json!({ "name": name, "image": image, "imageID": image_id, "ready": ready, "started": ready,
-            "restartCount": restarts, "state": state, "containerID": id })
+            "restartCount": restarts, "state": state, "containerID": id,
+            "lastState": last.and_then(|s| s.last_state.as_ref()) })
     };
     let tagged = image.split('@').next().unwrap_or_default();
     let fails = match tagged.rsplit_once(':').map(|(_, tag)| tag) {
@@ -384,17 +397,15 @@ fn container(
         stopped["image"] = json!(image);
         return (Stage::Stopping, stopped);
     }
-    let since = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let run = if id.is_empty() { 0 } else { restarts + 1 };
-    (
-        Stage::Starting,
-        status(
-            true,
-            &id_of_image(image),
-            (run, &format!("sim://{name}-{run}")),
-            json!({ "running": { "startedAt": since } }),
-        ),
-    )
+    let state = json!({ "running": { "startedAt": Time(now) } });
+    let new = format!("sim://{name}-{run}");
+    let mut started = status(true, &id_of_image(image), (run, &new), state);
+    if run > 0 {
+        let ended = json!({ "exitCode": 0, "containerID": id, "finishedAt": Time(now) });
+        started["lastState"] = json!({ "terminated": ended });
+    }
+    (Stage::Starting, started)
 }
 
 /// Image ID as containerd reports it: the repository and the digest of the image. Images whose tags
@@ -550,7 +561,11 @@ async fn create_node(
     let labels = json!({ "topology.kubernetes.io/zone": zone });
     let node = json!({ "metadata": { "name": name, "labels": labels } });
     let node: Node = serde_json::from_value(node)?;
-    nodes.create(&PostParams::default(), &node).await?;
+    match nodes.create(&PostParams::default(), &node).await {
+        // In a cluster whose nodes were restarted.
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+        created => drop(created?),
+    }
     let capacity = json!({ "pods": "10000", "cpu": CPUS.to_string(), "memory": "64Gi" });
     let mut status = json!({ "conditions": [{ "type": "Ready", "status": "True" }],
         "capacity": capacity, "allocatable": capacity });
@@ -835,6 +850,7 @@ impl FakeNodes {
                     self.sync_process(pod, container).await;
                 }
                 let mut body = status;
+                conditions::order(pod, &mut body);
                 body["metadata"] = json!({ "uid": pod.meta().uid });
                 let patch = Patch::Strategic(body);
                 return api.patch_status(&name, &PatchParams::default(), &patch).await.map(Some);

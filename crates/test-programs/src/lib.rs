@@ -38,7 +38,9 @@ fn go_module() -> PathBuf {
 /// If something cannot be installed.
 pub fn install_all() -> anyhow::Result<()> {
     Programs::find()?;
-    for install in [crane, helm, kuttl, kudo_source, gitops, prometheus_operator_crds, envoy] {
+    for install in
+        [crane, helm, kubemark, kuttl, kudo_source, gitops, prometheus_operator_crds, envoy]
+    {
         install()?;
     }
     prometheus("prometheus").map(drop)
@@ -67,6 +69,15 @@ pub fn crane() -> anyhow::Result<PathBuf> {
 /// If it cannot be built.
 pub fn helm() -> anyhow::Result<PathBuf> {
     built("helm", "helm.sh/helm/v3/cmd/helm")
+}
+
+/// Path of kubemark, which contains a kubelet with a fake container runtime; built on first use.
+///
+/// # Errors
+///
+/// If it cannot be built.
+pub fn kubemark() -> anyhow::Result<PathBuf> {
+    built("kubemark", "k8s.io/kubernetes/cmd/kubemark")
 }
 
 /// Path of kuttl, which is built on first use.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod graceful_deletion;
+mod kubelets;
 mod lost_labels;
 mod pods_without_owner;
 mod takeover;
@@ -14,8 +15,9 @@ use std::process::ExitCode;
 use podops_test_cluster::suite::Suite;
 
 fn main() -> ExitCode {
-    let files: [fn(Suite) -> Suite; 6] = [
+    let files: [fn(Suite) -> Suite; 7] = [
         graceful_deletion::add,
+        kubelets::add,
         lost_labels::add,
         pods_without_owner::add,
         takeover::add,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt, time::Duration};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use podops_api::{
     ids::{PodName, RevisionName},
     well_known,
@@ -21,7 +21,7 @@ use super::{
         rollout_step::Rollout,
     },
 };
-use crate::view::{Observed, PodSource, PodView};
+use crate::view::{Observed, OwnOperation, PodSource, PodView};
 
 /// Maximum number of Pods that one plan acts on. The remaining Pods are left to the next reconcile,
 /// so that the first Pods of a large CollaSet progress before the last ones start, and a plan uses
@@ -34,6 +34,10 @@ const MAX_PODS_PER_PLAN: usize = 500;
 const MAX_CREATES_SIZE: usize = 128 << 10;
 /// Number of Pods that a plan may create whatever their size.
 const MIN_CREATES: usize = 16;
+
+/// Time within which even a busy kubelet reports that a Pod is not Ready after its readiness gate was
+/// set to False.
+const REPORT_DELAY: SignedDuration = SignedDuration::from_secs(2);
 
 /// Field that limits how many Pods an update takes out of service.
 const MAX_UNAVAILABLE: &str = "spec.updateStrategy.rollingUpdate.maxUnavailable";
@@ -245,6 +249,21 @@ impl<'a> Planner<'a> {
     pub(super) fn requeue_after(&mut self, wait: Duration) {
         self.plan.requeue_after =
             Some(self.plan.requeue_after.map_or(wait, |known| known.min(wait)));
+    }
+
+    /// Deletes a Pod at the end of an operation, once its kubelet has reported that it is not Ready,
+    /// or [`REPORT_DELAY`] has passed: its report and the delete would conflict. Returns whether the
+    /// Pod is deleted.
+    pub(super) fn delete_pod(&mut self, pod: &PodView, operation: OwnOperation) -> bool {
+        let since = pod.allowed_since(operation).filter(|_| pod.ready.is_some());
+        let report = since.and_then(|since| since.checked_add(REPORT_DELAY).ok());
+        let wait = report.and_then(|at| Duration::try_from(at.duration_since(self.now)).ok());
+        if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
+            self.requeue_after(wait);
+            return false;
+        }
+        self.change_pod(pod, PodChange::Delete { operation });
+        true
     }
 
     /// Consumes `maxUnavailable` to take a Pod out of service; returns false and records the limit

@@ -14,6 +14,7 @@ pub(crate) fn pod(text: &str) -> PodView {
         has_readiness_gate: true,
         gate_open: None,
         ready: false,
+        opened_unobserved: None,
         containers_ready: true,
         created: Timestamp::UNIX_EPOCH,
         scheduled: false,
@@ -29,6 +30,10 @@ pub(crate) fn pod(text: &str) -> PodView {
             "closed" => pod.gate_open = Some(false),
             "ungated" => pod.has_readiness_gate = false,
             "ready" => pod.ready = true,
+            "opened-ago" => {
+                let ago = SignedDuration::from_millis(value.parse().unwrap());
+                pod.opened_unobserved = Some(now() - ago);
+            }
             "starting" => pod.containers_ready = false,
             "new" => pod.created = now(),
             "scheduled" => pod.scheduled = true,
@@ -310,6 +315,34 @@ fn a_pod_that_is_not_ready_is_not_available() {
 }
 
 #[test]
+fn availability_of_another_program_ends_with_operations_only() {
+    check("open available=true", "");
+    check("open ready available=true", "");
+    check(
+        "open available=true operating/a operation-type/a=update",
+        "+operate/a +operation-permission/update -service-available +pre-checked/a gate false",
+    );
+}
+
+/// The kubelet has not reported that the Pod was out of service, and may do so later.
+#[test]
+fn a_pod_is_available_once_its_kubelet_has_observed_the_gate() {
+    let ready = |ago| plan(&pod(&format!("open ready opened-ago={ago}")), now()).unwrap();
+    let early = ready(1_500);
+    assert_eq!(
+        (early.to_string().as_str(), early.requeue_after),
+        ("", Some(Duration::from_millis(500)))
+    );
+    assert_eq!(ready(2_000).to_string(), "+service-available");
+    check("open ready available opened-ago=100", "");
+    // The kubelet still reports the state before the operation.
+    check(
+        &format!("ready {}", UPDATING.replace("operating/a ", "")),
+        "-operate/a -operation-permission/update -operation-type/a -pre-checked/a gate true",
+    );
+}
+
+#[test]
 fn dirty_expected_finalizers_are_removed_if_missing() {
     check("open ready expect=missing dirty=missing", "+service-available expect 0");
     check("open ready expect=web", "");
@@ -334,9 +367,9 @@ fn a_delete_waits_for_the_kubelet_to_report_not_ready() {
     let since = now().as_nanosecond() - 100_000_000;
     let waiting = permitted("closed ready", since);
     assert!(waiting.is_empty());
-    assert_eq!(waiting.requeue_after, Some(Duration::from_millis(400)));
+    assert_eq!(waiting.requeue_after, Some(Duration::from_millis(1_900)));
     assert!(permitted("closed", since).delete);
-    assert!(permitted("closed ready", since - 400_000_000).delete);
+    assert!(permitted("closed ready", since - 1_900_000_000).delete);
     assert!(permitted("closed ready ungated", since).delete);
 }
 

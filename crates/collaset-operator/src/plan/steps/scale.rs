@@ -232,8 +232,7 @@ fn scale_in_pod(planner: &mut Planner<'_>, pod: &PodView) -> bool {
             planner.requeue_after(wait);
             return false;
         }
-        planner.change_pod(pod, PodChange::Delete { operation });
-        return true;
+        return planner.delete_pod(pod, operation);
     }
     if pod.is_during(operation) {
         if !selected && !pod.is_cancelled() {

@@ -269,7 +269,7 @@ fn apply_update(
     let awaits_report = methods.get(&step).is_some_and(|method| method.awaits_report(pod));
     match chosen_method(planner, pod, methods, target) {
         Ok(UpdateMethod::Recreate) if dry_run::is_accepted(planner, target) => {
-            planner.change_pod(pod, PodChange::Delete { operation });
+            planner.delete_pod(pod, operation);
         }
         Ok(UpdateMethod::Recreate) => {
             let result = planner.observed.dry_runs.get(target);
@@ -306,7 +306,7 @@ fn finish_update(planner: &mut Planner<'_>, pod: &PodView) {
     } else if !resources.is_empty() {
         let is_rejected = planner.observed.rejected_resizes.contains_key(&pod.uid);
         if is_rejected && strategy.on_infeasible == ResizePolicy::Recreate {
-            planner.change_pod(pod, PodChange::Delete { operation });
+            planner.delete_pod(pod, operation);
         } else {
             planner.change_pod(pod, PodChange::Resize { resources });
         }
@@ -316,7 +316,9 @@ fn finish_update(planner: &mut Planner<'_>, pod: &PodView) {
         let is_infeasible = matches!(pod.resize, Some(Resize::Infeasible(_)));
         let policy = if is_infeasible { strategy.on_infeasible } else { strategy.on_deferred };
         match policy {
-            ResizePolicy::Recreate => planner.change_pod(pod, PodChange::Delete { operation }),
+            ResizePolicy::Recreate => {
+                planner.delete_pod(pod, operation);
+            }
             ResizePolicy::Wait => planner.block(blocker),
         }
     }
