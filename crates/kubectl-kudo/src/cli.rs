@@ -45,7 +45,7 @@ pub struct Connection {
     /// Context and namespace.
     #[command(flatten)]
     pub context: ContextArgs,
-    /// Timeout of one request in seconds; 0 is none
+    /// Seconds without a byte after which a request fails; 0 is 90
     #[arg(long, global = true, default_value_t = 0, value_name = "SECONDS")]
     pub request_timeout: u64,
     /// Check first that the cluster serves the kinds of KUDO

@@ -50,7 +50,7 @@ pub struct Connection {
     /// Group to impersonate; may be repeated
     #[arg(long, global = true, value_name = "GROUP", requires = "as_user")]
     pub as_group: Vec<String>,
-    /// Seconds without a response after which a request fails; 0 waits without limit
+    /// Seconds without a byte after which a request or watch fails; 0 waits without limit
     #[arg(
         long,
         global = true,

@@ -35,7 +35,7 @@ use kubectl_podops::{
     cli::{ContainerImage, Output, Rollout},
     explain::{Explanation, explain_node, explain_pod, explain_set},
     facts,
-    rollout::{self, Progress, history, previous, progress},
+    rollout::{self, Progress, history, previous, progress, was_superseded},
     target::Target,
 };
 use podops_api::collaset::CollaSet;
@@ -223,7 +223,10 @@ pub(crate) async fn rollout(session: &Session, command: Rollout) -> anyhow::Resu
             let revisions = revisions(session, &object).await?;
             let revision = previous(&object, &revisions, to_revision)?;
             let rollout::Revision { number, name, images, .. } = revision;
-            let done = format!("returns to revision {number} ({name}): {}", images.join(", "));
+            let mut done = format!("returns to revision {number} ({name}): {}", images.join(", "));
+            if was_superseded(&revisions, revision) {
+                done.push_str("; its rollout was never complete");
+            }
             (set, json_patch(rollout::undo(revision))?, done)
         }
         Rollout::Pause { set } => {

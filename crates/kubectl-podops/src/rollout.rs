@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use podops_api::{collaset::CollaSet, well_known};
 use serde_json::{Value, json};
 
-pub use history::{Revision, history, previous};
+pub use history::{Revision, history, previous, was_superseded};
 pub(crate) use progress::continuation;
 pub use progress::{Progress, progress};
 

@@ -255,8 +255,7 @@ impl<'a> Planner<'a> {
         }
         let operate = LabelKind::Operate.key(lifecycle::POD_DELETE);
         let since = LifecycleTime::parse(self.pod.labels.get(&operate)?)?.0;
-        let until = since.checked_add(REPORT_DELAY).ok()?;
-        Duration::try_from(until.duration_since(self.now)).ok().filter(|wait| !wait.is_zero())
+        Duration::try_from(until_report(since, self.now)?).ok()
     }
 
     fn normalize(&mut self) {
@@ -470,8 +469,7 @@ impl<'a> Planner<'a> {
         if self.pod.ready && self.pod.gate_open == Some(false) {
             return Some(REPORT_DELAY);
         }
-        let until = self.pod.opened_unobserved?.checked_add(REPORT_DELAY).ok()?;
-        Some(until.duration_since(self.now)).filter(SignedDuration::is_positive)
+        until_report(self.pod.opened_unobserved?, self.now)
     }
 
     fn into_plan(self) -> Plan {
@@ -518,6 +516,13 @@ impl<'a> Planner<'a> {
             requeue_after,
         }
     }
+}
+
+/// Remaining time of [`REPORT_DELAY`] since a time that another process may have recorded; `None` if
+/// it has passed, or the clock of that process is ahead.
+fn until_report(since: Timestamp, now: Timestamp) -> Option<SignedDuration> {
+    let left = REPORT_DELAY - now.duration_since(since);
+    Some(left).filter(|left| left.is_positive() && *left <= REPORT_DELAY)
 }
 
 /// Returns whether an operation was requested without a type and has not begun: it begins when its

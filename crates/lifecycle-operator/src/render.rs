@@ -86,7 +86,7 @@ fn unchanged(pod: &SlimPod, identity: &Identity) -> JsonPatch {
 /// A new condition becomes the first one, before those of the kubelet: kubelets put it there with
 /// their next status, so an operator that observed it elsewhere would test the wrong position. No
 /// test can express that a list lacks an item; that the first one is as observed implies that no
-/// other process has added this one.
+/// other leader has added this one.
 fn set_gate(patch: JsonPatch, pod: &SlimPod, identity: &Identity, condition: &Value) -> JsonPatch {
     if let Some(position) = gate_position(pod) {
         return patch.replace(&["status", "conditions", &position.to_string()], condition.clone());

@@ -52,6 +52,8 @@ impl ContextArgs {
         };
         let mut config = config.context(UNREADABLE)?;
         config.read_timeout = Some(READ_TIMEOUT);
+        // Otherwise, the time between two requests counts, too.
+        config.reset_reader_on_write = true;
         Ok(config)
     }
 }

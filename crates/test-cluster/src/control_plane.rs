@@ -190,13 +190,14 @@ impl ControlPlane {
     /// If there is no backup, or a program does not start.
     pub async fn restore(&mut self) -> anyhow::Result<()> {
         let local = self.local_mut()?;
-        local.apiserver.child.kill().await?;
-        local.etcd.child.kill().await?;
+        let mut controllers = local.controllers.take().context("no controllers run")?;
+        for server in [&mut controllers, &mut local.apiserver, &mut local.etcd] {
+            server.child.kill().await?;
+        }
         self.copy_state(BACKUP, ETCD)?;
         let etcd = self.local()?.etcd.restart(self.dir.path())?;
         self.local_mut()?.etcd = etcd;
         self.start_apiserver().await?;
-        let controllers = self.local()?.controllers.as_ref().context("no controllers run")?;
         let restarted = controllers.restart(self.dir.path())?;
         self.local_mut()?.controllers = Some(restarted);
         Ok(())

@@ -219,27 +219,32 @@ async fn bind(client: Client) -> anyhow::Result<()> {
     let pods = watcher(Api::<Pod>::all(client.clone()), unbound).default_backoff();
     let pods = pods.applied_objects().filter_map(async |pod| pod.ok()).enumerate();
     pods.for_each_concurrent(BINDINGS, async |(turn, pod)| {
-        if let Err(error) = bind_one(&client, turn, &pod).await {
-            tracing::debug!(%error, pod = pod.name_any(), "Binding a Pod failed");
+        // All nodes may be cordoned for a while.
+        while !bind_one(&client, turn, &pod).await.is_ok_and(|is_bound| is_bound) {
+            tokio::time::sleep(Duration::from_millis(200)).await;
         }
     })
     .await;
     anyhow::bail!("Pod watch ended")
 }
 
-async fn bind_one(client: &Client, turn: usize, pod: &Pod) -> kube::Result<()> {
+/// Returns whether the Pod was bound, or needs no node any more.
+async fn bind_one(client: &Client, turn: usize, pod: &Pod) -> kube::Result<bool> {
     let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await?.items;
     let is_schedulable =
         |node: &&Node| node.spec.as_ref().is_none_or(|spec| spec.unschedulable != Some(true));
     let schedulable: Vec<&Node> = nodes.iter().filter(is_schedulable).collect();
-    let Some(index) = turn.checked_rem(schedulable.len()) else { return Ok(()) };
+    let Some(index) = turn.checked_rem(schedulable.len()) else { return Ok(false) };
     let name = pod.name_any();
     let target =
         json!({ "apiVersion": "v1", "kind": "Node", "name": schedulable[index].name_any() });
     let binding = json!({ "metadata": { "name": name }, "target": target });
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
     let params = PostParams::default();
-    pods.create_subresource::<Value, Value>("binding", &name, &params, &binding).await.map(drop)
+    match pods.create_subresource::<Value, Value>("binding", &name, &params, &binding).await {
+        Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Ok(true),
+        bound => bound.map(|_| true),
+    }
 }
 
 #[cfg(test)]

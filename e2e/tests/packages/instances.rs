@@ -55,6 +55,7 @@ pub(crate) fn add(suite: Suite) -> Suite {
                 .then(pipes::files_that_cannot_be_read_fail_the_plan)
                 // Requests of these are forbidden, as no scenario before them permits.
                 .then(objects_are_written_as_the_service_account)
+                .then(a_task_without_service_account_reads_no_namespace)
                 .then(pipes::reading_files_needs_the_right_to_run_commands),
         )
         .group(
@@ -228,6 +229,21 @@ async fn a_step_that_waits_for_many_objects_reads_none_again(cluster: &Cluster) 
     });
     assert!(watches.count() <= 2, "the begin and the end of one watch");
     cluster.cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// The operator may read Namespaces for itself, and their labels may be confidential.
+async fn a_task_without_service_account_reads_no_namespace(cluster: &Cluster) {
+    let label = "self.metadata.labels['kubernetes.io/metadata.name'] == 'kube-system'";
+    let until = json!({ "resources": ["namespace"], "until": label });
+    let version = json!({
+        "templates": { "namespace": "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: kube-system\n" },
+        "tasks": [{ "name": "namespace", "kind": "Wait", "spec": until }],
+        "plans": { "deploy": plan(&[step("namespace")]) },
+    });
+    cluster.version("spy", version).await;
+    cluster.instance("spy", json!({ "serviceAccountName": "" })).await;
+    let needed = "to read a Namespace, the Instance needs spec.serviceAccountName";
+    cluster.wait_for_step("spy", "deploy", "ERROR", needed).await;
 }
 
 /// Objects are written with the rights of the Instance's ServiceAccount only: a forbidden write is

@@ -256,10 +256,11 @@ impl<'a> Planner<'a> {
     /// Pod is deleted.
     pub(super) fn delete_pod(&mut self, pod: &PodView, operation: OwnOperation) -> bool {
         let since = pod.allowed_since(operation).filter(|_| pod.ready.is_some());
-        let report = since.and_then(|since| since.checked_add(REPORT_DELAY).ok());
-        let wait = report.and_then(|at| Duration::try_from(at.duration_since(self.now)).ok());
-        if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
-            self.requeue_after(wait);
+        let left = since.map(|since| REPORT_DELAY - self.now.duration_since(since));
+        // More is left only if the clock of lifecycle-operator is ahead.
+        let left = left.filter(|left| left.is_positive() && *left <= REPORT_DELAY);
+        if let Some(left) = left {
+            self.requeue_after(left.unsigned_abs());
             return false;
         }
         self.change_pod(pod, PodChange::Delete { operation });

@@ -124,6 +124,8 @@ fn manifest(
     let revision = &source.revision;
     let name = name(observed, id, revision);
     let mut labels = template.labels();
+    // A template may be that of a running Pod.
+    labels.remove(well_known::SERVICE_AVAILABLE);
     let phase_label = match new {
         NewPod::Initial => well_known::CREATING,
         NewPod::Recreated => well_known::COMPLETING,

@@ -243,7 +243,9 @@ fn an_infeasible_resize_recreates_the_pod_with_recreate() {
     let mut world = world(1, json!({ "resize": { "onInfeasible": "Recreate" } }));
     let name = world.live()[0].name().to_owned();
     world.set_image("v1@99");
-    world.run_rounds(20);
+    for _ in 0..12 {
+        world.tick();
+    }
     assert!(world.pod(&name).is_none());
 }
 

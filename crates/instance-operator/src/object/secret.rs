@@ -61,6 +61,13 @@ pub fn has_equal_values(secret: &Value, live: &Value) -> bool {
     annotation(secret, APPLIED) == annotation(live, APPLIED)
 }
 
+/// Returns whether a Secret with other values was last applied; false if that is not known, because
+/// another client has removed the annotation. Requires metadata only.
+#[must_use]
+pub fn has_other_values(secret: &Value, live: &Value) -> bool {
+    annotation(live, APPLIED).is_some() && !has_equal_values(secret, live)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,6 +85,8 @@ mod tests {
     fn the_annotation_states_the_applied_values() {
         assert!(has_equal_values(&secret("4711"), &secret("4711")));
         assert!(!has_equal_values(&secret("4711"), &secret("4712")));
+        assert!(has_other_values(&secret("4711"), &secret("4712")));
+        assert!(!has_other_values(&secret("4711"), &json!({ "metadata": {} })));
         let known = applied_content(&secret("4711"));
         assert_eq!(known, hash::content(&secret("4711")).ok());
         assert_eq!(applied_content(&json!({ "metadata": { "name": "pin" } })), None);

@@ -5,6 +5,7 @@ mod failures;
 mod graceful;
 mod interruptions;
 mod records;
+mod secrets;
 mod takeover;
 
 use std::sync::Arc;

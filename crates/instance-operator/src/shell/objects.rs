@@ -206,7 +206,7 @@ impl Objects<'_> {
     async fn get(&self, id: &ObjectId, accept: HeaderValue) -> Result<Option<Value>, Error> {
         if let Some(own) = self.own_rights
             && id.object_type.is("", "Namespace")
-            && !own.may_read_namespaces().await?
+            && !own.may_read_namespace(Some(&id.name)).await?
         {
             return Err(Error::ServiceAccountNeeded);
         }
@@ -226,6 +226,12 @@ impl Objects<'_> {
         namespace: &str,
         names: &BTreeSet<&str>,
     ) -> Result<Listed, Error> {
+        if let Some(own) = self.own_rights
+            && object_type.is("", "Namespace")
+            && !own.may_read_namespace(None).await?
+        {
+            return Err(Error::ServiceAccountNeeded);
+        }
         let served = self.types.find(object_type).await?;
         let served = served.ok_or_else(|| Error::NotServed(object_type.clone()))?;
         let path = format!("{}?limit={LIST_LIMIT}", collection(namespace, &served));

@@ -2,6 +2,7 @@
 //! Instances without ServiceAccount.
 
 use std::{
+    collections::BTreeMap,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
@@ -22,6 +23,9 @@ const SERVICE_ACCOUNT: &str =
 /// Time for which the result of an access review is used.
 const REVIEWED: Duration = Duration::from_secs(60);
 
+/// Maximum number of cached results.
+const CAPACITY: usize = 256;
+
 /// Message for an Instance whose CRD lacks the field.
 pub(super) const INCOMPLETE_CRD: &str = "the CustomResourceDefinition instances.kudo.dev does not have spec.serviceAccountName, so the \
      API server drops it, and the Instance would get the rights of the operator; apply the CRDs of \
@@ -31,7 +35,8 @@ pub(super) const INCOMPLETE_CRD: &str = "the CustomResourceDefinition instances.
 pub(super) struct OwnRights {
     client: Client,
     stores_service_account: AtomicBool,
-    namespaces: Mutex<Option<(Instant, bool)>>,
+    /// Results of access reviews, by name of the Namespace; `None` is all of them.
+    namespaces: Mutex<BTreeMap<Option<String>, (Instant, bool)>>,
 }
 
 impl OwnRights {
@@ -39,7 +44,7 @@ impl OwnRights {
         Self {
             client,
             stores_service_account: AtomicBool::new(false),
-            namespaces: Mutex::new(None),
+            namespaces: Mutex::default(),
         }
     }
 
@@ -60,20 +65,22 @@ impl OwnRights {
         Ok(is_stored)
     }
 
-    /// Returns whether tasks may read Namespaces. The operator reads them for itself, so it needs a
+    /// Returns whether tasks may read a Namespace, or all of them. The operator reads them for itself, so it needs a
     /// right that only the component `package-admin` grants.
     ///
     /// # Errors
     ///
     /// If the API server does not review the access.
-    pub(super) async fn may_read_namespaces(&self) -> kube::Result<bool> {
-        let known = self.namespaces.lock().filter(|(since, _)| since.elapsed() < REVIEWED);
-        if let Some((_, is_allowed)) = known {
+    pub(super) async fn may_read_namespace(&self, name: Option<&str>) -> kube::Result<bool> {
+        let name = name.map(str::to_owned);
+        let known = self.namespaces.lock().get(&name).copied();
+        if let Some((_, is_allowed)) = known.filter(|(since, _)| since.elapsed() < REVIEWED) {
             return Ok(is_allowed);
         }
         let attributes = ResourceAttributes {
             verb: Some("patch".to_owned()),
             resource: Some("namespaces".to_owned()),
+            name: name.clone(),
             ..ResourceAttributes::default()
         };
         let spec = SelfSubjectAccessReviewSpec {
@@ -84,7 +91,48 @@ impl OwnRights {
         let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
         let reviewed = reviews.create(&PostParams::default(), &review).await?;
         let is_allowed = reviewed.status.is_some_and(|status| status.allowed);
-        *self.namespaces.lock() = Some((Instant::now(), is_allowed));
+        let mut namespaces = self.namespaces.lock();
+        namespaces.retain(|_, (since, _)| since.elapsed() < REVIEWED);
+        if namespaces.len() < CAPACITY {
+            namespaces.insert(name, (Instant::now(), is_allowed));
+        }
         Ok(is_allowed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, atomic::AtomicUsize};
+
+    use http::Response;
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Returns a client whose API server stores the field from the second request on.
+    fn client(requests: Arc<AtomicUsize>) -> Client {
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let number = requests.fetch_add(1, Ordering::Relaxed);
+            async move {
+                let field = if number == 0 { "replicas" } else { "serviceAccountName" };
+                let spec = json!({ "properties": { field: { "type": "string" } } });
+                let instance = json!({ "properties": { "spec": spec } });
+                let schemas = json!({ "components": { "schemas": { "dev.kudo.v1beta1.Instance": instance } } });
+                let body = Body::from(schemas.to_string().into_bytes());
+                Ok::<_, tower::BoxError>(Response::new(body))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn a_definition_without_the_field_is_read_again() {
+        let requests = Arc::<AtomicUsize>::default();
+        let own = OwnRights::new(client(requests.clone()));
+        assert!(!own.is_service_account_stored().await.unwrap());
+        assert!(own.is_service_account_stored().await.unwrap(), "the definition is complete now");
+        assert!(own.is_service_account_stored().await.unwrap());
+        assert_eq!(requests.load(Ordering::Relaxed), 2, "the result is kept");
     }
 }

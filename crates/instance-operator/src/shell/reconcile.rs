@@ -20,7 +20,7 @@ use podops_client::{
 };
 use podops_runtime::{
     reconcile_error::{Cause, ReconcileError},
-    reconciler::{Reconciled, Reconciler},
+    reconciler::{Due, Reconciled, Reconciler},
     writer::Writer,
 };
 
@@ -106,8 +106,9 @@ impl Reconciler for InstanceController {
         let key = ObjectKey::of(instance);
         let mut observed = Observed::of(instance);
         let earlier = self.continue_status(instance, &mut observed, memory).await;
-        let Some(objects) = self.objects_of(instance, &observed).await? else {
-            return Ok(Reconciled::AwaitChange);
+        let objects = match self.objects_of(instance, &observed).await? {
+            Ok(objects) => objects,
+            Err(refused) => return Ok(refused),
         };
         let access = self.access(&key, &objects);
         self.add_known(&key, &mut observed, &objects, memory).await?;
@@ -199,8 +200,8 @@ impl InstanceController {
     }
 
     /// Returns access to the objects of an Instance, as its ServiceAccount, or as the operator
-    /// without one. Returns `None` and publishes an event if they must not be used, or the name of
-    /// the ServiceAccount is invalid.
+    /// without one. Publishes an event if they must not be used, or the name of the ServiceAccount is
+    /// invalid, and returns the end of the reconcile.
     ///
     /// # Errors
     ///
@@ -209,7 +210,7 @@ impl InstanceController {
         &self,
         instance: &Instance,
         observed: &Observed,
-    ) -> Result<Option<Objects<'_>>, ReconcileError> {
+    ) -> Result<Result<Objects<'_>, Reconciled>, ReconcileError> {
         let invalid = |message: String| reasons::INSTANCE_INVALID.with(message);
         // The end of one that an earlier release has run must not wait.
         if self.system_namespaces.contains(&observed.namespace) && !observed.deleting {
@@ -219,7 +220,7 @@ impl InstanceController {
                 observed.namespace
             );
             self.events.publish_all(instance, &[invalid(message)]).await;
-            return Ok(None);
+            return Ok(Err(Reconciled::AwaitChange));
         }
         let own = &observed.spec.service_account_name;
         let name = if own.is_empty() { &self.default_service_account } else { own };
@@ -227,17 +228,19 @@ impl InstanceController {
             let is_stored = self.own_rights.is_service_account_stored().await;
             if !is_stored.map_err(Cause::Discovery)? {
                 self.events.publish_all(instance, &[invalid(INCOMPLETE_CRD.to_owned())]).await;
-                return Ok(None);
+                // No event of the Instance follows when the definition is complete.
+                let plan = Some(UNWATCHED);
+                return Ok(Err(Reconciled::Due(Due { plan, ..Due::default() })));
             }
             let (client, own_rights) = (self.client.clone(), Some(&self.own_rights));
-            return Ok(Some(Objects { client, types: &self.types, own_rights }));
+            return Ok(Ok(Objects { client, types: &self.types, own_rights }));
         }
         match self.accounts.client(&observed.namespace, name) {
-            Ok(client) => Ok(Some(Objects { client, types: &self.types, own_rights: None })),
+            Ok(client) => Ok(Ok(Objects { client, types: &self.types, own_rights: None })),
             Err(error) => {
                 let message = format!("spec.serviceAccountName: {error}");
                 self.events.publish_all(instance, &[invalid(message)]).await;
-                Ok(None)
+                Ok(Err(Reconciled::AwaitChange))
             }
         }
     }

@@ -233,22 +233,22 @@ fn advance_object(
     progress: &mut Progress,
 ) -> Result<(), TaskFailure> {
     let id = ObjectId::of(&object);
-    let is_job = id.object_type.is("batch", "Job");
-    let ends = is_job || id.object_type.is("apps.kusionstack.io", "OperationJob");
-    if is_job && prepare_job(&mut object, &id, context, work) {
+    if is_job(&id) && prepare_job(&mut object, &id, context, work) {
         progress.is_incomplete = true;
         return Ok(());
     }
     let entry = entry(&work.inventory, &id);
     let is_unchanged = entry.is_some_and(|entry| entry.applied == applied_digest(&object));
     let run = run_and_attempt(context.run, context.attempt);
-    let is_applied = is_unchanged && entry.is_some_and(|entry| entry.run == run);
+    // A job that failed in an earlier run or attempt would fail this run too, and is deleted. No
+    // other kind is deleted because of a failure, for example no Instance with its data.
+    let may_have_failed = ends(&id) && entry.is_some();
+    let is_applied = is_unchanged
+        && entry.is_some_and(|entry| entry.run == run)
+        && has_applied_values(&object, &id, context, work);
     if is_applied && !is_judged(&object) {
         return Ok(());
     }
-    // A job that failed in an earlier run or attempt would fail this run too, and is deleted. No
-    // other kind is deleted because of a failure, for example no Instance with its data.
-    let may_have_failed = ends && entry.is_some();
     let live = if is_applied || may_have_failed {
         live_object(&id, context, work)
     } else {
@@ -299,6 +299,28 @@ fn advance_object(
         is_takeover,
     });
     Ok(())
+}
+
+fn is_job(id: &ObjectId) -> bool {
+    id.object_type.is("batch", "Job")
+}
+
+/// Returns whether objects of this type end.
+fn ends(id: &ObjectId) -> bool {
+    is_job(id) || id.object_type.is("apps.kusionstack.io", "OperationJob")
+}
+
+/// Returns whether a Secret that was applied has the values of this one, as far as is known; true for
+/// any other object. The status has no digest of the values.
+fn has_applied_values(
+    object: &Value,
+    id: &ObjectId,
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+) -> bool {
+    !secret::is_secret(object)
+        || matches!(live_metadata(id, context, work),
+            Live::Exists(live) if !secret::has_other_values(object, live))
 }
 
 /// Reports an object of another client, and waits until the object is deleted.

@@ -87,3 +87,11 @@ pub fn previous<'a>(
         Error::NoRevision { set: name(set), wanted, known: numbers.join(", ") }
     })
 }
+
+/// Returns whether the rollout of a revision was superseded before it was complete: the revision is
+/// newer than that of the last complete rollout.
+#[must_use]
+pub fn was_superseded(history: &[Revision], revision: &Revision) -> bool {
+    let current = history.iter().find(|known| known.is_current);
+    !revision.is_updated && current.is_some_and(|current| revision.number > current.number)
+}

@@ -60,9 +60,11 @@ fn undo_returns_to_the_last_complete_or_newest_other_revision() {
     assert_eq!(previous(&set, &history, Some(1)).unwrap().name, "web-a");
     let stopped = json!({ "updatedRevision": "web-c", "currentRevision": "web-a" });
     let stopped = self::set(&stopped);
-    let found = self::history(&stopped, &revisions);
-    let found = previous(&stopped, &found, None).unwrap();
+    let known = self::history(&stopped, &revisions);
+    let found = previous(&stopped, &known, None).unwrap();
     assert_eq!(found.name, "web-a", "web-b has never run on all Pods");
+    let superseded: Vec<bool> = known.iter().map(|r| was_superseded(&known, r)).collect();
+    assert_eq!(superseded, [false, true, false], "web-b");
     let error = previous(&set, &history, Some(9)).unwrap_err().to_string();
     assert_eq!(error, "collaset/web has no revision 9; its revisions are 1, 2, 3");
 }

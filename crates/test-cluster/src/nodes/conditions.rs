@@ -16,10 +16,13 @@ pub(super) fn order(pod: &Pod, report: &mut Value) {
     let deleted: Vec<Value> =
         reported.iter().filter(|c| !c["$patch"].is_null()).map(|c| c["type"].clone()).collect();
     let mut types: Vec<Value> = known.map(|condition| json!(condition.type_)).collect();
-    types.extend(reported.iter().map(|condition| condition["type"].clone()));
+    for condition in &reported {
+        if !types.contains(&condition["type"]) {
+            types.push(condition["type"].clone());
+        }
+    }
     types.retain(|type_| !deleted.contains(type_));
     types.sort_by_key(position);
-    types.dedup();
     reported.sort_by_key(|condition| {
         types.iter().position(|type_| *type_ == condition["type"]).unwrap_or(types.len())
     });
