@@ -240,7 +240,7 @@ async fn a_task_without_service_account_reads_no_namespace(cluster: &Cluster) {
         "tasks": [{ "name": "namespace", "kind": "Wait", "spec": until }],
         "plans": { "deploy": plan(&[step("namespace")]) },
     });
-    cluster.version("spy", version).await;
+    cluster.version("toy", version).await;
     cluster.instance("spy", json!({ "serviceAccountName": "" })).await;
     let needed = "to read a Namespace, the Instance needs spec.serviceAccountName";
     cluster.wait_for_step("spy", "deploy", "ERROR", needed).await;

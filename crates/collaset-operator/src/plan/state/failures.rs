@@ -177,11 +177,13 @@ pub fn is_held(observed: &Observed, pod: &PodView, now: Timestamp) -> bool {
         return true;
     }
     let has = |kind: LabelKind| pod.labels.contains_key(&kind.key(COLLASET));
+    // Only lifecycle-operator is missing, which waits for traffic or the kubelet.
+    let waits_for_service = pod.waits_for_service() || pod.ready.is_some();
     if !pod.is_during(OwnOperation::Update) {
-        return lifecycle::is_operated_on(&pod.labels) || pod.waits_for_service();
+        return lifecycle::is_operated_on(&pod.labels) || waits_for_service;
     }
     if [LabelKind::Operated, LabelKind::PostCheck, LabelKind::Completing].into_iter().any(has) {
-        return pod.waits_for_service();
+        return waits_for_service;
     }
     match pod.allowed_since(OwnOperation::Update) {
         None => has(LabelKind::PreCheck) || has(LabelKind::Preparing),

@@ -169,7 +169,10 @@ fn only_time_of_the_revision_counts_for_the_deadline() {
     };
     // Created at 0, the deadline of 60 s has passed.
     assert_eq!(until_failed(&slow), (true, None));
+    pod_mut(&mut slow, "web-0").ready = Some(at(0));
+    assert_eq!(until_failed(&slow), (false, None), "it is Ready, and not in service yet");
     let pod = pod_mut(&mut slow, "web-0");
+    pod.ready = None;
     set_unready(pod, at(90));
     assert_eq!(until_failed(&slow), (false, Some(50)), "it was available before");
     let pod = pod_mut(&mut slow, "web-0");
