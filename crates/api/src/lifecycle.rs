@@ -373,6 +373,20 @@ pub fn remaining_delay(
     Duration::try_from(until.duration_since(now)).ok().filter(|wait| !wait.is_zero())
 }
 
+/// Time within which even a busy kubelet reports that a Pod is not Ready after its readiness gate was
+/// set to False.
+const REPORT_DELAY: SignedDuration = SignedDuration::from_secs(2);
+
+/// Remaining time for a kubelet to report the readiness of a Pod whose readiness gate any process has
+/// written at `since`; `None` once a busy kubelet has reported it, or if the clock of that process is
+/// ahead.
+#[must_use]
+pub fn until_report(since: Timestamp, now: Timestamp) -> Option<Duration> {
+    let left = REPORT_DELAY - now.duration_since(since);
+    let left = Some(left).filter(|left| left.is_positive() && *left <= REPORT_DELAY)?;
+    Some(left.unsigned_abs())
+}
+
 /// Phase of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {

@@ -46,10 +46,6 @@ const SCHEDULING_DELAY: SignedDuration = SignedDuration::from_secs(2);
 /// The same delay for a Pod that is bound to a node.
 const CONTAINER_START_DELAY: SignedDuration = SignedDuration::from_secs(30);
 
-/// Time within which even a busy kubelet reports that a Pod is not Ready after its readiness gate was
-/// set to False.
-const REPORT_DELAY: SignedDuration = SignedDuration::from_secs(2);
-
 /// Upper bound for the steps of one plan; far more than any Pod needs.
 const STEPS_MAX: usize = 1000;
 
@@ -248,14 +244,14 @@ impl<'a> Planner<'a> {
     }
 
     /// Remaining time for the kubelet to report a Pod as not Ready before it is deleted; `None` if
-    /// it has, or has not within [`REPORT_DELAY`]. Otherwise its report and the delete conflict.
+    /// it has, or has had time to. Otherwise its report and the delete conflict.
     fn until_reported_not_ready(&self) -> Option<Duration> {
         if !self.pod.ready || !self.pod.has_readiness_gate {
             return None;
         }
         let operate = LabelKind::Operate.key(lifecycle::POD_DELETE);
         let since = LifecycleTime::parse(self.pod.labels.get(&operate)?)?.0;
-        Duration::try_from(until_report(since, self.now)?).ok()
+        lifecycle::until_report(since, self.now)
     }
 
     fn normalize(&mut self) {
@@ -460,22 +456,24 @@ impl<'a> Planner<'a> {
     }
 
     /// Remaining time for the kubelet to report that a Pod was not Ready while its readiness gate was
-    /// closed; `None` if it has, or has not within [`REPORT_DELAY`]. Until then the Pod is Ready by
-    /// an earlier report, and the next one may take it out of service once more.
-    fn until_gate_is_observed(&self) -> Option<SignedDuration> {
+    /// closed; `None` if it has, or has had time to. Until then the Pod is Ready by an earlier
+    /// report, and the next one may take it out of service once more.
+    fn until_gate_is_observed(&self) -> Option<Duration> {
         if !self.pod.has_readiness_gate {
             return None;
         }
         if self.pod.ready && self.pod.gate_open == Some(false) {
-            return Some(REPORT_DELAY);
+            // The gate is opened at the earliest now.
+            return lifecycle::until_report(self.now, self.now);
         }
-        until_report(self.pod.opened_unobserved?, self.now)
+        lifecycle::until_report(self.pod.opened_unobserved?, self.now)
     }
 
     fn into_plan(self) -> Plan {
         let gate_due = self
             .until_gate_is_observed()
-            .filter(|_| self.is_gate_open() && !self.has_label(well_known::SERVICE_AVAILABLE));
+            .filter(|_| self.is_gate_open() && !self.has_label(well_known::SERVICE_AVAILABLE))
+            .and_then(|left| SignedDuration::try_from(left).ok());
         let new_for =
             self.is_new().then(|| self.new_pod_delay() - self.now.duration_since(self.pod.created));
         let operations = &self.state.lifecycle.operations;
@@ -516,13 +514,6 @@ impl<'a> Planner<'a> {
             requeue_after,
         }
     }
-}
-
-/// Remaining time of [`REPORT_DELAY`] since a time that another process may have recorded; `None` if
-/// it has passed, or the clock of that process is ahead.
-fn until_report(since: Timestamp, now: Timestamp) -> Option<SignedDuration> {
-    let left = REPORT_DELAY - now.duration_since(since);
-    Some(left).filter(|left| left.is_positive() && *left <= REPORT_DELAY)
 }
 
 /// Returns whether an operation was requested without a type and has not begun: it begins when its

@@ -139,7 +139,7 @@ fn default_identity() -> String {
 /// Reason for which this replica stops.
 #[derive(Debug, thiserror::Error)]
 pub enum LeadershipLost {
-    /// It was the leader and failed to renew its Lease in time.
+    /// The replica was the leader and failed to renew its Lease in time.
     #[error("leadership lost: Lease {lease}")]
     NotRenewed {
         /// Name of the Lease.

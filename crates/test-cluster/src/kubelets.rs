@@ -62,7 +62,7 @@ impl Drop for Kubelet {
         let sockets = fs::read_to_string(format!("/proc/{id}/net/unix")).unwrap_or_default();
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         if let Some(group) = Pid::from_raw(id.cast_signed()) {
-            // It may have ended.
+            // The kubelet may have ended.
             let _ = kill_process_group(group, Signal::KILL);
         }
         for file in leftovers(&format!("{log}{sockets}")) {

@@ -115,6 +115,22 @@ impl Cost {
         self.operator_requests().filter(|r| r.is_rejected_write()).collect()
     }
 
+    /// Prints how many operator writes failed during a change, and checks that they are not more than
+    /// `max`.
+    ///
+    /// # Errors
+    ///
+    /// If they are; the error is that of [`Self::ensure_none_rejected`].
+    pub fn ensure_few_rejected(&self, change: &str, max: usize) -> anyhow::Result<()> {
+        let rejected = self.rejected().len();
+        let pods = self.pods;
+        eprintln!("{pods} Pods {change}: {rejected} writes rejected");
+        if rejected <= max {
+            return Ok(());
+        }
+        self.ensure_none_rejected().with_context(|| format!("{pods} Pods {change}"))
+    }
+
     /// Checks that no operator write failed.
     ///
     /// # Errors

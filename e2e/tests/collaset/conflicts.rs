@@ -46,13 +46,7 @@ async fn no_write_conflicts_with_prompt_kubelets() {
         ("replaced", replaced),
         ("scaled in", scaled_in),
     ] {
-        let rejected = cost.rejected().len();
-        eprintln!("{PODS} Pods {change}: {rejected} writes rejected");
-        assert!(
-            rejected <= REJECTED_MAX,
-            "{PODS} Pods {change}: {:?}",
-            cost.ensure_none_rejected()
-        );
+        cost.ensure_few_rejected(change, REJECTED_MAX).unwrap();
     }
     cluster.assert_no_forbidden_requests().unwrap();
 }

@@ -113,17 +113,14 @@ async fn no_write_conflicts_with_a_kubelet(cluster: &TestCluster) {
     let recreated = web.recreate("nginx:2").await.unwrap();
     let replaced = web.replace("nginx:3").await.unwrap();
     let scaled_in = web.scale_in(PODS / 2).await.unwrap();
-    eprintln!("{PODS} Pods updated in place: {} writes rejected", updated.rejected().len());
-    updated.ensure_none_rejected().unwrap();
+    updated.ensure_few_rejected("updated in place", 0).unwrap();
     for (change, cost) in [
         ("created", created),
         ("recreated", recreated),
         ("replaced", replaced),
         ("scaled in", scaled_in),
     ] {
-        let rejected = cost.rejected().len();
-        eprintln!("{PODS} Pods {change}: {rejected} writes rejected");
-        assert!(rejected <= REJECTED_MAX, "{change}: {:?}", cost.ensure_none_rejected());
+        cost.ensure_few_rejected(change, REJECTED_MAX).unwrap();
     }
 }
 

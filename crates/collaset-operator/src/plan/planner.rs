@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeSet, fmt, time::Duration};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use podops_api::{
     ids::{PodName, RevisionName},
-    well_known,
+    lifecycle, well_known,
 };
 use podops_client::event::EventReason;
 use serde_json::json;
@@ -34,10 +34,6 @@ const MAX_PODS_PER_PLAN: usize = 500;
 const MAX_CREATES_SIZE: usize = 128 << 10;
 /// Number of Pods that a plan may create whatever their size.
 const MIN_CREATES: usize = 16;
-
-/// Time within which even a busy kubelet reports that a Pod is not Ready after its readiness gate was
-/// set to False.
-const REPORT_DELAY: SignedDuration = SignedDuration::from_secs(2);
 
 /// Field that limits how many Pods an update takes out of service.
 const MAX_UNAVAILABLE: &str = "spec.updateStrategy.rollingUpdate.maxUnavailable";
@@ -252,15 +248,12 @@ impl<'a> Planner<'a> {
     }
 
     /// Deletes a Pod at the end of an operation, once its kubelet has reported that it is not Ready,
-    /// or [`REPORT_DELAY`] has passed: its report and the delete would conflict. Returns whether the
-    /// Pod is deleted.
+    /// or has had time to: its report and the delete would conflict. Returns whether the Pod is
+    /// deleted.
     pub(super) fn delete_pod(&mut self, pod: &PodView, operation: OwnOperation) -> bool {
         let since = pod.allowed_since(operation).filter(|_| pod.ready.is_some());
-        let left = since.map(|since| REPORT_DELAY - self.now.duration_since(since));
-        // More is left only if the clock of lifecycle-operator is ahead.
-        let left = left.filter(|left| left.is_positive() && *left <= REPORT_DELAY);
-        if let Some(left) = left {
-            self.requeue_after(left.unsigned_abs());
+        if let Some(left) = since.and_then(|since| lifecycle::until_report(since, self.now)) {
+            self.requeue_after(left);
             return false;
         }
         self.change_pod(pod, PodChange::Delete { operation });

@@ -204,14 +204,21 @@ impl Objects<'_> {
     }
 
     async fn get(&self, id: &ObjectId, accept: HeaderValue) -> Result<Option<Value>, Error> {
-        if let Some(own) = self.own_rights
-            && id.object_type.is("", "Namespace")
-            && !own.may_read_namespace(Some(&id.name)).await?
-        {
-            return Err(Error::ServiceAccountNeeded);
-        }
+        self.check_own_rights(&id.object_type, Some(&id.name)).await?;
         let Some(served) = self.types.find(&id.object_type).await? else { return Ok(None) };
         found(self.send(Call::get(path(id, &served)?, accept)).await)
+    }
+
+    /// Checks that the rights of the operator may be used to read an object, or all objects of a type.
+    async fn check_own_rights(
+        &self,
+        object_type: &ObjectType,
+        name: Option<&str>,
+    ) -> Result<(), Error> {
+        let Some(own) = self.own_rights.filter(|_| object_type.is("", "Namespace")) else {
+            return Ok(());
+        };
+        if own.may_read_namespace(name).await? { Ok(()) } else { Err(Error::ServiceAccountNeeded) }
     }
 
     /// Lists the metadata of at most [`LIST_LIMIT`] objects of a type in a namespace, and returns
@@ -226,12 +233,7 @@ impl Objects<'_> {
         namespace: &str,
         names: &BTreeSet<&str>,
     ) -> Result<Listed, Error> {
-        if let Some(own) = self.own_rights
-            && object_type.is("", "Namespace")
-            && !own.may_read_namespace(None).await?
-        {
-            return Err(Error::ServiceAccountNeeded);
-        }
+        self.check_own_rights(object_type, None).await?;
         let served = self.types.find(object_type).await?;
         let served = served.ok_or_else(|| Error::NotServed(object_type.clone()))?;
         let path = format!("{}?limit={LIST_LIMIT}", collection(namespace, &served));

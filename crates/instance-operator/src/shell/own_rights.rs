@@ -27,11 +27,12 @@ const REVIEWED: Duration = Duration::from_secs(60);
 const CAPACITY: usize = 256;
 
 /// Message for an Instance whose CRD lacks the field.
-pub(super) const INCOMPLETE_CRD: &str = "the CustomResourceDefinition instances.kudo.dev does not have spec.serviceAccountName, so the \
-     API server drops it, and the Instance would get the rights of the operator; apply the CRDs of \
-     this release";
+pub(super) const INCOMPLETE_CRD: &str = "\
+    the CustomResourceDefinition instances.kudo.dev does not have spec.serviceAccountName, so the API \
+    server drops it, and the Instance would get the rights of the operator; apply the CRDs of this \
+    release";
 
-/// What the operator knows about its own rights.
+/// Checks of the operator's rights, and their recent results.
 pub(super) struct OwnRights {
     client: Client,
     stores_service_account: AtomicBool,
@@ -65,8 +66,8 @@ impl OwnRights {
         Ok(is_stored)
     }
 
-    /// Returns whether tasks may read a Namespace, or all of them. The operator reads them for itself, so it needs a
-    /// right that only the component `package-admin` grants.
+    /// Returns whether tasks may read a Namespace, or all of them. The operator reads Namespaces for
+    /// itself, so tasks need another right, which only the component `package-admin` grants.
     ///
     /// # Errors
     ///
